@@ -73,12 +73,16 @@ def test_calibration_keeps_to_its_budget_on_any_machine(slower: float) -> None:
     assert plan["qkv"] == [PACKED] * len(WIDTHS), "widths not reached go by the nearest that was"
 
 
-def test_the_faster_way_is_taken_at_each_width_and_never_for_one_token() -> None:
+def test_the_faster_way_is_taken_at_each_width_that_of_one_token_too() -> None:
     seconds = {"qkv": {PLAIN: lambda width: 0.001 * (4 if width >= 8 else 1), PACKED: takes(2)}}
     plan, complete = Machine().measure(seconds)
     assert complete
-    assert plan == {"qkv": [PLAIN, PLAIN, PACKED, PACKED, PACKED]}
+    assert plan == {"qkv": [PLAIN, PLAIN, PLAIN, PACKED, PACKED, PACKED]}
     assert [way_at(plan["qkv"], width) for width in (1, 2, 4, 5, 9, 64, 500)] == [PLAIN] * 3 + [PACKED] * 4
+    assert way_at(None, 1) == way_at(None, 4) == PLAIN
+    # A processor whose matrix-vector path is slow.
+    slow_at_one = {"qkv": {PLAIN: lambda width: 0.004 if width == 1 else 0.001, PACKED: takes(2)}}
+    assert Machine().measure(slow_at_one)[0] == {"qkv": [PACKED, *[PLAIN] * (len(WIDTHS) - 1)]}
     # A tie goes to the plain way.
     assert Machine().measure({"qkv": {PLAIN: takes(1), PACKED: takes(0.97)}})[0] == {"qkv": [PLAIN] * len(WIDTHS)}
 

@@ -101,6 +101,19 @@ def test_weights_are_packed_when_asked_for_and_as_far_as_the_plan_needs_it(monke
     assert weights.plan, "once is enough"
 
 
+def test_one_token_takes_packed_products_too_where_these_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen(monkeypatch)
+    made, called = LlamaRunner(model()), list[int]()
+    made.begin()
+    made.forward([1], 1)  # plain products of one token are made, and must not stay
+    made.pack()
+    original = packed.packed_linear
+    monkeypatch.setattr(packed, "packed_linear", lambda x, *how: (called.append(len(x)), original(x, *how))[1])
+    made.forward([2], 1)
+    assert called
+    assert set(called) == {1}
+
+
 def test_packing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen(monkeypatch)
     monkeypatch.setenv(packed.SWITCH, "off")

@@ -18,8 +18,8 @@ from wager.models.packed import FUSED, PACKED, PLAIN, Weight, product
 
 log = logging.getLogger("wager")
 
-WIDTHS = (2, 4, 8, 16, 64)  # tokens at which the ways are timed; a width in between goes by the next larger one
-ORDER = (4, 8, 2, 16, 64)  # the usual ones first: a busy machine may not get far
+WIDTHS = (1, 2, 4, 8, 16, 64)  # tokens at which the ways are timed; a width in between goes by the next larger one
+ORDER = (4, 1, 8, 2, 16, 64)  # the usual ones first: a busy machine may not get far
 BUDGET = 0.5  # seconds of wall time for all operations of a model
 REPEATS = 3  # of every way at every width, interleaved; the first also warms up
 HOPELESS = 10  # a way whose call takes this many times as long as the plain one is not called again ...
@@ -27,7 +27,7 @@ NOISE = 0.005  # ... unless it took less than so many seconds: first calls creat
 GAIN = 0.95  # a way is chosen if it takes less than this share of the plain one's time
 SAMPLE = 1 << 20  # numbers of a weight that are timed: rows of one layer, so that a hopeless call stays short
 FILE = "packed.json"  # in the user's cache folder
-VERSION = 1  # of the ways and of how they are timed
+VERSION = 2  # of the ways and of how they are timed
 
 Way = Callable[[int], object]  # runs one operation once for so many tokens
 Operations = Mapping[str, Mapping[str, Callable[[], Way]]]  # operation -> way -> what prepares it; plain comes first
@@ -35,8 +35,8 @@ Plan = dict[str, list[str]]  # operation -> way at each of WIDTHS
 
 
 def way_at(ways: list[str] | None, width: int) -> str:
-    """The way for this many tokens; one token always takes the plain one, and so does whatever has no ways."""
-    if width < 2 or ways is None:
+    """The way for this many tokens; whatever has no ways takes the plain one."""
+    if ways is None:
         return PLAIN
     return ways[next((at for at, measured in enumerate(WIDTHS) if measured >= width), -1)]
 

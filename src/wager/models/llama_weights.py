@@ -165,7 +165,7 @@ class LlamaWeights:
 
     def products(self, width: int) -> list[Products]:
         """Every layer's products for so many tokens; plain ones until weights are packed."""
-        width = min(width, calibration.WIDTHS[-1]) if self.plan else 1
+        width = min(width, calibration.WIDTHS[-1]) if self.plan else 0
         if width not in self._products:
             ways = [calibration.way_at(self.plan.get(name), width) for name in OPERATIONS]
             self._products[width] = [layer.by(*ways) for layer in self.layers]

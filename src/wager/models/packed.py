@@ -1,9 +1,10 @@
-"""Matrix products on the CPU that stay fast when a few tokens are verified at once.
+"""Matrix products on the CPU that are fast for one token and stay so when a few are verified at once.
 
 A BLAS reads the weights once for one token, on its matrix-vector path, and leaves it for two to sixteen. oneDNN's
-kernels over weights packed beforehand do not. Every operation of a layer can be run in up to three ways: ``plain``,
-``packed``, and ``fused``, where the activation or the residual is computed inside the packed kernel. ``calibration``
-chooses among them by operation and width. A packed copy takes as much memory as the weight it copies.
+kernels over weights packed beforehand do not, and on some processors they are faster for one token too. Every operation
+of a layer can be run in up to three ways: ``plain``, ``packed``, and ``fused``, where the activation or the residual is
+computed inside the packed kernel. ``calibration`` chooses among them by operation and width. A packed copy takes as
+much memory as the weight it copies.
 """
 
 from __future__ import annotations
