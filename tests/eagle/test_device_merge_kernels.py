@@ -52,7 +52,7 @@ def test_a_chain_stands_beside_the_draft_and_the_deeper_is_kept(chain: bool) -> 
         nodes, count = len(tokens), rng.choice([1, 2, 5, 8, 15])
         merged = [int(rng.random() < 0.2) for _ in range(count)]
         where, slots = before(tokens, parents, chain)
-        k.merge(torch.tensor(merged, device=DEVICE), count, nodes, where, PADDED, slots, chain)
+        k.merge(torch.tensor([count, nodes, chain, *merged], device=DEVICE), where, PADDED, slots)
         above = [*(at + 1 for at in parents), 0, *range(nodes + 1, nodes + count)]
         depths, words = ancestry([-1, *above])
         rest = [EMPTY] * (PADDED - 1 - nodes - count)
@@ -85,6 +85,6 @@ def test_the_last_slot_of_the_widest_forward_can_be_merged() -> None:
 
     tokens, parents = [1] * 50, [-1] * 50
     where, slots = before(tokens, parents, False)
-    k.merge(torch.tensor([2] * 13, device=DEVICE), 13, 50, where, PADDED, slots, False)
+    k.merge(torch.tensor([13, 50, 0, *[2] * 13], device=DEVICE), where, PADDED, slots)
     depths, words = ancestry([-1, *[0] * 50, 0, *range(51, 63)])
     assert where.tolist()[6 + PADDED :] == depths + words, "bit 63 is the sign"

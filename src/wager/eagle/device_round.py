@@ -81,9 +81,10 @@ class DeviceRounds:
         self.levels = torch.arange(2 * WIDEST_TREE, device=device)
         self.cuda = device.type == "cuda"
         self.host = torch.zeros(round_kernels.RESULT, dtype=torch.long, pin_memory=self.cuda)
-        # A merged chain's tokens, read from the device where they are. Every round waits for the device in the end, so
-        # none writes over what a kernel has yet to read.
-        self.merged = torch.zeros(LONGEST_MERGED, dtype=torch.long, pin_memory=self.cuda)
+        # What is merged, read from the device where it is. Every round waits for the device in the end, so none writes
+        # over what a kernel has yet to read.
+        self.merged = torch.zeros(3 + LONGEST_MERGED, dtype=torch.long, pin_memory=self.cuda)
+        self.given = self.merged.numpy()
         event: Any = torch.cuda.Event
         self.clock = [event(enable_timing=True) for _ in range(2)] if self.cuda else []
         self.waiting: float | None = None  # seconds of a forward alone that the device does not work; None: not timed
@@ -120,7 +121,7 @@ class DeviceRounds:
             self.waiting = self._time_waiting(last) if self.cuda else 0.0
         key, whole, breadth = self._key(depth, shape, noise is not None)
         nodes = depth if shape is None else min(shape.nodes, grown_nodes(depth, breadth))
-        merged = merged[: min(LONGEST_MERGED, WIDEST_TREE - 1 - nodes)]
+        merged = merged[: self._merged_room(nodes, bool(breadth))] if merged else ()
         tree, deepest, width = bool(breadth or merged), max(depth, len(merged)), 1 + nodes + len(merged)
         self._reserve(deepest)
         ahead = self._taken(key)
@@ -135,9 +136,12 @@ class DeviceRounds:
         if ahead is None or ahead.placed != (depth, nodes, padded) or target.told is not told:
             self._place(made, depth, breadth, nodes, padded)
         if merged:
-            self._merge(merged, nodes, padded, not breadth)
+            self.given[0], self.given[1], self.given[2] = len(merged), nodes, not breadth
+            self.given[3 : 3 + len(merged)] = merged
+            if not breadth:  # of many widths; for those of trees it is a part of the graph, which is launched sooner
+                self._merge(padded)
         self._mark(0)
-        final, logits, states = target.replay(padded)
+        final, logits, states = target.replay(padded, self._merge if merged and breadth else None)
         assert logits is not None
         depths = target.inputs[TOKENS_AT + padded : TOKENS_AT + padded + width] if tree else None
         choices = choose(logits[:width], deepest + 1, depths)
@@ -207,10 +211,15 @@ class DeviceRounds:
         grown = tokens[:count], paths[:count], words[:entries], expanded
         round_kernels.select(grown, breadth, nodes, self.target.inputs, padded, self.parents, most)
 
-    def _merge(self, merged: Sequence[int], nodes: int, padded: int, own_chain: bool) -> None:
+    def _merged_room(self, nodes: int, tree: bool) -> int:
+        """Most tokens that are merged into a draft; into a tree those that its padding has room for: what is placed
+        ahead then stays where it is, and one graph serves them all."""
+        free = next(w for w in TARGET_WIDTHS if w > nodes + 1) if tree and nodes + 1 < WIDEST_TREE else WIDEST_TREE
+        return min(LONGEST_MERGED, free - 1 - nodes)
+
+    def _merge(self, padded: int) -> None:
         """Put a chain beside the draft into the target's input."""
-        self.merged.numpy()[: len(merged)] = merged
-        round_kernels.merge(self.merged, len(merged), nodes, self.target.inputs, padded, self.parents, own_chain)
+        round_kernels.merge(self.merged, self.target.inputs, padded, self.parents)
 
     def _begun(
         self, depth: int, shape: Tree | None, gumbel: GumbelNoise | None, place: Place | None

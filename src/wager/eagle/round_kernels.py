@@ -77,11 +77,12 @@ def _place(  # type: ignore[no-untyped-def]
     tl.store(parents + slot, parent, mask=stays)
 
 
-@triton.jit(do_not_specialize=["nodes", "count", "padded"])
-def _merge(  # type: ignore[no-untyped-def]
-    merged, where, parents, nodes, count, padded, OWN_CHAIN: tl.constexpr, SLOTS: tl.constexpr
-):
+@triton.jit(do_not_specialize=["padded"])
+def _merge(merged, where, parents, padded, SLOTS: tl.constexpr):  # type: ignore[no-untyped-def]
     # A merged token comes after slot 0, then after the one before it. An own chain has only its tokens in place.
+    count = tl.load(merged)
+    nodes = tl.load(merged + 1)
+    own_chain = tl.load(merged + 2) != 0
     slot = tl.arange(0, SLOTS)
     wide = slot.to(tl.int64)
     beyond = wide - nodes  # its depth, where it is merged
@@ -89,10 +90,8 @@ def _merge(  # type: ignore[no-untyped-def]
     two = tl.full((SLOTS,), 2, tl.int64)
     before = (two << wide) - 1  # the bits of a chain from slot 0 to this one
     to = where + 6 + slot
-    tl.store(to, tl.load(merged + beyond - 1, mask=theirs, other=0), mask=theirs)
-    placed = theirs
-    if OWN_CHAIN:
-        placed = (slot > 0) & (beyond <= count)
+    tl.store(to, tl.load(merged + 2 + beyond, mask=theirs, other=0), mask=theirs)
+    placed = theirs | (own_chain & (slot > 0) & (beyond <= count))
     tl.store(to + padded, tl.where(theirs, beyond, wide), mask=placed)
     tl.store(to + 2 * padded, tl.where(theirs, before - (two << (wide - beyond)) + 2, before), mask=placed)
     tl.store(parents + slot, tl.where(theirs & (beyond == 1), 0, wide - 1), mask=placed)
@@ -196,16 +195,15 @@ def select(
 
 
 def merge(
-    merged: torch.Tensor,  # at least (count,), tokens; may be pinned memory of the host, which the kernel reads there
-    count: int,
-    nodes: int,  # of the own draft
+    # How many tokens are merged; nodes of the own draft; 1 if that is a chain, whose tokens are in place and become a
+    # tree here, else 0; the tokens. May be pinned memory of the host: the kernel reads it when it runs.
+    merged: torch.Tensor,
     where: torch.Tensor,
     padded: int,
     parents: torch.Tensor,
-    own_chain: bool,  # whether the own draft is a chain: its tokens are in place, and become a tree here
 ) -> None:
     """Put a merged chain into the target's input, after the own draft."""
-    _merge[(1,)](merged, where, parents, nodes, count, padded, OWN_CHAIN=own_chain, SLOTS=WIDEST_TREE, num_warps=1)
+    _merge[(1,)](merged, where, parents, padded, SLOTS=WIDEST_TREE, num_warps=1)
 
 
 def accept(

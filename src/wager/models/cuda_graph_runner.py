@@ -36,7 +36,8 @@ class CUDAGraphRunner(LlamaRunner):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.captured: dict[int, Callable[[], Made]] = {}  # by width
+        # By width, and what is done first.
+        self.captured: dict[tuple[int, Callable[[int], None] | None], Callable[[], Made]] = {}
         # Without CUDA nothing is captured: the same arithmetic, for tests.
         self.pool = GraphPool() if self.device.type == "cuda" else None
         # Read by the graphs: where cache and tables are, the tokens and their shape (see kernels). One copy brings all.
@@ -117,12 +118,13 @@ class CUDAGraphRunner(LlamaRunner):
         # From memory that is not pinned: it has been copied when the call returns.
         self.inputs[: len(given)].copy_(torch.tensor(given), non_blocking=True)
 
-    def replay(self, padded: int) -> Made:
-        """Run the graph of this width on ``inputs``."""
+    def replay(self, padded: int, first: Callable[[int], None] | None = None) -> Made:
+        """Run the graph of this width on ``inputs``; one that begins with ``first``, which is captured too."""
         with self.on_device():  # kernels and captures go to the current device
-            if padded not in self.captured:
-                self.captured[padded] = self._captured(padded)
-            return self.captured[padded]()
+            captured = self.captured.get((padded, first))
+            if captured is None:
+                captured = self.captured[padded, first] = self._captured(padded, first)
+            return captured()
 
     def accept(self, tokens: Sequence[int]) -> None:
         """The text went on with these tokens, as the device found: its inputs and cache have gone on already."""
@@ -133,10 +135,15 @@ class CUDAGraphRunner(LlamaRunner):
         """In which kernels, captures and events go to the target's device."""
         return torch.cuda.device(self.device) if self.pool is not None else nullcontext()
 
-    def _captured(self, padded: int) -> Callable[[], Made]:
+    def _captured(self, padded: int, first: Callable[[int], None] | None) -> Callable[[], Made]:
+        def body() -> Made:
+            if first is not None:
+                first(padded)
+            return self._body(padded)
+
         if self.pool is None:
-            return lambda: self._body(padded)
-        graph, made = self.pool.capture(lambda: self._body(padded))
+            return body
+        graph, made = self.pool.capture(body)
 
         def replay() -> Made:
             graph.replay()

@@ -99,6 +99,9 @@ class Probing(Reading):
         if best is None or (best[0].merged is None and best[0].drafter not in self.hinted):
             self.exploration.proposed(0.0)
             return
+        if best[0].merged is not None and best[0].drafter not in self.hinted:
+            self.exploration.proposed(self._merge[0])
+            return
         rate, seconds = self._value_rate, self._verify_seconds
         for group, odds, factor, fixed, each in self._weighed:
             tokens = self.positional.tokens(odds, factor)
