@@ -189,8 +189,9 @@ def test_rounds_with_a_merged_chain_are_those_of_the_host(setup: Setup, arm: str
                 seen.add("merged" if right > done.own > 0 else "own" if 0 < right < done.own else "")
                 seen |= {"both"} if right == done.own > 0 else set()
                 seen |= {"further"} if right > text.arm.length else set()
-        # a chain of nine is right further than most of what is merged into it
-        wanted = {*KINDS, *(("merged", "own", "both", "further") if text.arm.length < 9 else ())}
+        # a chain of nine is right further than most of what is merged into it, a drawn one hardly ever
+        found = ("merged", "further") if sampled else ("merged", "own", "both", "further")
+        wanted = {*KINDS, *(found if text.arm.length < 9 else ())}
         if wanted <= seen:
             return
     assert not wanted - seen
@@ -251,7 +252,9 @@ def test_warming_merges_into_each_arm_and_other_rounds_launch_nothing_more(
     text.play([])
     assert not launched
     eagle.warm([Arm.parse("eagle:4"), Arm.parse("eagle:3@3x8"), Arm.parse("eagle:2")])
-    assert launched == [6, 12, 4], "of each arm, with one token merged: widths, padded"
+    # of each arm, with one token merged: widths, padded; that of a tree is captured, on CUDA after a rehearsal
+    assert set(launched) == {6, 12, 4}
+    assert [width for width in launched if width != 12] == [6, 4]
     assert text.decoder.target.length == 0
     assert eagle.lag == 0
 
@@ -306,8 +309,9 @@ def test_a_wrong_merge_is_noticed(
 ) -> None:
     from wager.eagle import round_kernels
 
-    rng, text = random.Random(2), Text(setup, arm)
+    # planted first: the kernel that merges into a tree is a part of the graph that is captured when a text is prepared
     monkeypatch.setattr(round_kernels, kernel, bug(getattr(round_kernels, kernel)))
+    rng, text = random.Random(2), Text(setup, arm)
     with pytest.raises(AssertionError, match=noticed):
         text.play_all("right", rng)
 
