@@ -56,17 +56,16 @@ class Rounds:
     def _play(self, arm: Arm, room: int, proposals: Mapping[str, Draft]) -> Played:
         """Draft, verify and accept."""
         began, length = perf_counter(), min(arm.length, room)
-        merged = self._within_vocabulary(proposals[arm.merged.drafter].cut(arm.merged.length)) if arm.merged else None
+        merged = self._draft(arm.merged, room, proposals).tokens if arm.merged is not None else []
         if length and self.on_device and arm.drafter not in proposals:
-            tokens = merged.tokens if merged is not None else ()
-            made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler(), tokens)
+            made = self.drafters[arm.drafter].play(length, arm.tree, self._choices, self._round_sampler(), merged)
             if made is not None:
                 drafted = max(began + made.draft.lag_seconds, perf_counter() - made.verify_seconds)
                 return Played(made.draft, made.path, made.following, None, drafted, made.own)
         draft = self._draft(arm, room, proposals)
         count = len(draft.tokens)
-        if merged is not None:
-            draft = with_merged(draft, merged.tokens)
+        if merged:
+            draft = with_merged(draft, merged)
         drafted = perf_counter()
         if draft.parents is not None:
             path, following, scores = self._verify_tree(draft, draft.parents)
@@ -99,10 +98,6 @@ class Rounds:
             draft = proposals[arm.drafter].cut(length)
         else:
             draft = self.drafters[arm.drafter].propose(length, sample)
-        return self._within_vocabulary(draft)
-
-    def _within_vocabulary(self, draft: Draft) -> Draft:
-        """A chain up to the first token that its target does not have."""
         for at, token in enumerate(draft.tokens):
             if token >= self.target.vocabulary:  # the target has no such token, and could not even look at it
                 return draft.cut(at)
