@@ -141,7 +141,7 @@ class World:
             waiting = Round(
                 arm, arm.budget, accepted, accepted + 1, draft_seconds=drafting, verify_seconds=timed,
                 lag=lag if late else 0, lag_seconds=late, others=others, read_seconds=taken,
-                alone=own if arm.merged is not None else -1,
+                unmerged=own if arm.merged is not None else -1,
             )  # fmt: skip
             if not self.late or emitted >= tokens:
                 policy.observe(waiting)

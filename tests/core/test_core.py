@@ -169,14 +169,14 @@ def test_what_cannot_be_merged_is_refused(text: str) -> None:
 
 def test_a_round_tells_what_the_draft_alone_would_have_brought() -> None:
     arm = Arm("head", 3, None, Arm("suffix", 6))
-    won = Round(arm, 9, 5, 6, alone=2)
+    won = Round(arm, 9, 5, 6, unmerged=2)
     assert (won.own, won.accepted, won.rejected) == (2, 5, 1)
-    assert Round(arm, 9, 3, 4, alone=3).rejected == 0
+    assert Round(arm, 9, 3, 4, unmerged=3).rejected == 0
     assert Round(arm.alone, 3, 2, 3).own == 2
-    for wrong in ({"alone": 4}, {"alone": 6}, {"alone": -2}):
+    for wrong in ({"unmerged": 4}, {"unmerged": 6}, {"unmerged": -2}):
         with pytest.raises(ValueError, match="own ones"):
             Round(arm, 9, 5, 6, **wrong)
     with pytest.raises(ValueError, match="own ones"):
-        Round(arm.alone, 3, 2, 3, alone=2)
+        Round(arm.alone, 3, 2, 3, unmerged=2)
     with pytest.raises(ValueError, match="cannot come from"):
-        Round(arm, 9, 7, 8, alone=2)
+        Round(arm, 9, 7, 8, unmerged=2)

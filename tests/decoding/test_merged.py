@@ -4,12 +4,15 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from decoders import PROMPT, VOCABULARY, Grafted, Told, check, plain, tiny
 
 import wager
 from wager.core import OFF, Arm, Context, Round, Signal, TraceWriter, Tree
 from wager.core import trace as traces
+from wager.core.batch import Batch
 from wager.decoding import rounds as played
 from wager.decoding.rounds import with_merged
 from wager.drafters import Draft
@@ -146,6 +149,40 @@ def test_a_merged_tree_has_every_path_of_both_and_the_drafts_own_tokens_first() 
         assert made.tokens[: len(draft.tokens)] == draft.tokens
         assert paths(made) == paths(draft) | {tuple(chain[:n]) for n in range(1, len(chain) + 1)}
         assert len(paths(made)) == len(made.tokens), "no path is verified twice"
+
+
+def test_a_merged_tree_has_no_more_tokens_than_one_forward_verifies_and_no_probabilities() -> None:
+    long = with_merged(Draft(list(range(60))), [99] * 10)
+    assert len(long.tokens) == 63
+    assert long.tokens[60:] == [99] * 3
+    whole = Draft([1, 2, 3], probs=torch.ones(3, 4) / 4)
+    for chain in ([1, 2], [1, 3]):  # nothing new in it, and something
+        assert with_merged(whole, chain).probs is None
+    assert len(with_merged(Draft(list(range(70))), [99]).tokens) == 70, "a chain is verified however long"
+
+
+def two_requests() -> Batch:
+    of_both = np.full((2, 2), 3)
+    return Batch(np.arange(2), np.ones(2, np.bool_), of_both, of_both, np.full((2, 2, 3), 0.5), np.full(2, 3))
+
+
+class Stubborn(Merging):
+    """Merges whether it is offered or not."""
+
+    def choose(self, context: Context) -> Arm:
+        return Arm("told", 2, None, Arm("other", 2))
+
+
+def test_what_cannot_be_merged_is_refused_with_one_sentence() -> None:
+    text = [*PROMPT, *plain(tiny())]
+    how: dict[str, Any] = {"drafters": [Told([text]), Other([text])], "arms": [OFF, *CHAINS]}
+    refused = wager.Decoder(tiny(), policy=Stubborn([OFF, *CHAINS]), sampling="residual", **how)
+    with pytest.raises(ValueError, match=r"no draft can be merged into another here; play told:2, not told:2\+other:2"):
+        refused.generate(PROMPT, do_sample=True, seed=1, max_new_tokens=8)
+    with pytest.raises(ValueError, match="no draft can be merged"):
+        Stubborn([OFF, *CHAINS]).choose_batch(two_requests())
+    with pytest.raises(ValueError, match="the policy's choice of every round: name arm told:2"):
+        wager.Decoder(tiny(), drafters=how["drafters"], arms=["told:2+other:2"])
 
 
 def paths(draft: Draft) -> set[tuple[int, ...]]:

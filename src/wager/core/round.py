@@ -36,7 +36,7 @@ class Round:
     # model drafter that did not draft -> seconds in which it read what it had missed, for the sake of ``others``
     read_seconds: Mapping[str, float] = field(default_factory=dict)
     begun: bool = True  # False: as long as an arm stays its drafts are begun ahead, but this one was not
-    alone: int = -1  # accepted tokens there would be without what was merged into the draft; -1: nothing was
+    unmerged: int = -1  # accepted tokens there would be without what was merged into the draft; -1: nothing was
 
     def __post_init__(self) -> None:
         arm, batch = self.arm, self.batch
@@ -48,8 +48,8 @@ class Round:
             )
         if not 1 <= self.emitted <= self.accepted + batch:
             raise ValueError(f"{self.emitted} emitted tokens do not fit {self.accepted} accepted in a batch of {batch}")
-        if self.alone != -1 and (arm.merged is None or not 0 <= self.alone <= min(arm.length, self.accepted)):
-            raise ValueError(f"{self.alone} of {self.accepted} accepted tokens cannot be the own ones of arm {arm}")
+        if self.unmerged != -1 and (arm.merged is None or not 0 <= self.unmerged <= min(arm.length, self.accepted)):
+            raise ValueError(f"{self.unmerged} of {self.accepted} accepted tokens cannot be the own ones of arm {arm}")
         if self.rejected == -1:
             whole = arm.tree is not None or arm.merged is not None
             short = (arm.length * batch if whole else self.drafted) - self.own
@@ -67,7 +67,7 @@ class Round:
     @property
     def own(self) -> int:
         """Accepted tokens of the arm's own drafter, whatever was merged into its draft."""
-        return self.accepted if self.alone < 0 else self.alone
+        return self.accepted if self.unmerged < 0 else self.unmerged
 
     @property
     def seconds(self) -> float:

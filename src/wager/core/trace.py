@@ -18,7 +18,7 @@ from wager.core.round import Round
 
 FORMAT = "wager-trace"
 VERSION = 2
-COUNTS = ("drafted", "accepted", "emitted", "batch", "rejected", "lag", "alone")
+COUNTS = ("drafted", "accepted", "emitted", "batch", "rejected", "lag", "unmerged")
 
 
 class TraceError(ValueError):

@@ -53,8 +53,9 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
     """
     if trees is None:
         heads = [name for name, drafter in drafters.items() if drafter.trees and drafter.reads and flat]
-        usual = [Arm(name, depth, shape) for name in heads for depth, shape in TREES] if arms is None else []
-        return *build_arms(arms, drafters, lengths), *usual
+        built = build_arms(arms, drafters, lengths)
+        longest = max(arm.length for arm in built) if arms is None else 0
+        return *built, *(Arm(name, depth, shape) for name in heads for depth, shape in TREES if depth <= longest)
     trees = [tree for tree in trees.split(",") if tree] if isinstance(trees, str) else _several(trees)
     if arms is None:
         lengths = [lengths] if isinstance(lengths, str) else _several(lengths)
@@ -68,6 +69,8 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
     for arm in given:
         if not isinstance(arm, Arm):
             raise TypeError(f"an arm is written as 'drafter:length' or is a wager.core.Arm, not a {type(arm).__name__}")
+        if arm.merged is not None:
+            raise ValueError(f"what is merged into a draft is the policy's choice of every round: name arm {arm.alone}")
         if arm != OFF and arm.drafter not in drafters:
             raise ValueError(f"no drafter here for arm {arm}; there are {', '.join(drafters) or 'none'}")
         if arm.tree is not None:
@@ -92,7 +95,9 @@ def most_merged(arms: Iterable[Arm], drafters: Mapping[str, Drafter], target: Ru
     """Tokens of the longest proposal that may be merged into another drafter's draft; 0 where none can be."""
     drafting = [arm for arm in arms if arm.length]
     several = len({arm.drafter for arm in drafting}) > 1
-    return max((a.length for a in drafting if drafters[a.drafter].cheap), default=0) if several and target.trees else 0
+    if not several or not target.trees:
+        return 0
+    return max((a.length for a in drafting if a.tree is None and drafters[a.drafter].cheap), default=0)
 
 
 def widest(arms: Sequence[Arm], drafters: Mapping[str, Drafter], target: Runner) -> int:

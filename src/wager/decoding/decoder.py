@@ -92,7 +92,7 @@ class Decoder:
             raise ValueError("reset_per_request forgets what state keeps from run to run; leave out one of them")
         self.target: Runner = runner(model)
         self.drafters = build_drafters(drafters, model, tokenizer)
-        self.arms = build_arms(arms, self.drafters, lengths, trees, flat=self.target.flat)
+        self.arms = build_arms(arms, self.drafters, lengths, trees, flat=self.target.flat and policy == POLICY)
         known = {} if tokens is None else {"tokens": tokens}
         self.policy = build_policy(policy, self.arms, seed=seed, **known) if isinstance(policy, str) else policy
         check_policy(self.policy, self.arms)

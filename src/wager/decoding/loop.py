@@ -20,7 +20,7 @@ from wager.decoding.scoring import TextScorer
 from wager.decoding.text_ids import TextIds
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
-from wager.policies.base import Policy
+from wager.policies.base import Policy, check_merged
 
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 EVERYTHING = frozenset(Signal)
@@ -127,11 +127,12 @@ class Loop(Rounds):
             context, proposals = self._propose(room, remaining)
             proposing, asked = sum(context.proposal_seconds.values()), True
             arm = self.policy.choose(context)
+        check_merged(arm, self.merges)
         # Draft, verify, accept.
         chose = perf_counter()
-        alone = arm.alone  # what is merged into a draft is of this round only
+        bare = arm.alone  # what is merged into a draft is of this round only
         self.playing, self.selected = (arm, context), None
-        if arm.drafter in self.quick:
+        if arm.drafter in self.quick or arm.merged is not None:
             self._tell()
         done = self._play(arm, room, proposals)
         self.playing, verified = None, perf_counter()
@@ -145,17 +146,18 @@ class Loop(Rounds):
                 self.scorer.taken(scores, [0, *(at + 1 for at in path)])
         tokens, repeated = self._commit([*kept, done.following])
         committed = perf_counter()
-        read_seconds = self._read(context, alone) if context else {}
+        read_seconds = self._read(context, bare) if context else {}
         selecting = perf_counter() - committed - sum(read_seconds.values())  # who reads
         if self.finish:  # a text that ended inside its draft: whoever goes on from this cache must not find the rest
             self.target.crop(min(self.target.length, len(self.text) - 1))
         # Observe.
         draft_seconds = max(0.0, done.drafted - chose - draft.lag_seconds) + proposing
+        cut, own = self._merging(arm, done.own, room, proposals)
         played = Round(
             arm, len(draft.tokens), accepted, len(tokens), draft_seconds=draft_seconds,
             verify_seconds=verified - done.drafted, lag=draft.lag, lag_seconds=draft.lag_seconds, begun=draft.begun,
             overlap=shared, others=self._others(proposals, arm, tokens), repeated=repeated, read_seconds=read_seconds,
-            alone=done.own if arm.merged else -1,
+            rejected=cut, unmerged=own,
         )  # fmt: skip
         self._observe()
         self.unobserved, ended = played, perf_counter()
@@ -164,14 +166,21 @@ class Loop(Rounds):
         if context is not None and self.selective:
             # where the next choice is made already, the round takes no seconds that it could be held for
             learning, seconds = selecting + perf_counter() - ended, 0.0 if self.chosen else verified - chose
-            self.hold.chosen(alone, chose - began if asked else 0.0, seconds, learning, begun=draft.begun)
-        self.previous, self.prompt = alone, None
-        self._prepare(alone, room)
+            self.hold.chosen(bare, chose - began if asked else 0.0, seconds, learning, begun=draft.begun)
+        self.previous, self.prompt = bare, None
+        self._prepare(bare, room)
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
         sources = [arm.drafter] * done.own + [arm.merged.drafter if arm.merged else ""] * (accepted - done.own)
         sources.append(BONUS if draft.tokens else PLAIN)
         return Piece("", tuple(tokens), tuple(sources[: len(tokens)]), played, rejected, not asked)
+
+    def _merging(self, arm: Arm, own: int, room: int, proposals: Mapping[str, Draft]) -> tuple[int, int]:
+        """Of an arm with something merged: whether its own draft was cut short, and the accepted tokens of that."""
+        if arm.merged is None:
+            return -1, -1
+        drafted = len(proposals[arm.drafter].tokens) if arm.drafter in proposals else room
+        return int(own < min(arm.length, drafted)), own
 
     def _take(self) -> tuple[Context | None, Arm | None]:
         """The arm of the next round, if it was chosen already or is held, with what it was chosen by."""
@@ -202,13 +211,13 @@ class Loop(Rounds):
         left = self.stopping.limit - len(self.text) - 1 - arm.deepest  # at least, after this round
         if left < 2 or self.chosen is not None or self.wanted:
             return None
-        lag, alone = {d.name: d.lag for d in self.dear}, arm.alone
-        following = Context(self.arms, 1, self.position + 1, alone, lag, remaining=left, unobserved=True)
+        lag, bare = {d.name: d.lag for d in self.dear}, arm.alone
+        following = Context(self.arms, 1, self.position + 1, bare, lag, remaining=left, unobserved=True)
         if self.cheap:
             self.wanted = self.policy.select_drafters(following)
         if self.wanted:
             self.policy.foresee(following)
-        if self.wanted or alone != self.previous:
+        if self.wanted or bare != self.previous:
             return None
         self.chosen = following, self.policy.choose(following)
         return self.chosen[1]
@@ -242,7 +251,7 @@ class Loop(Rounds):
         known = (self.arms, 1, self.position, self.previous, lag)
         names, self.wanted = self.wanted, ()
         if not names:
-            context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late)
+            context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late, merges=self.merges)
             if not room or not self.cheap:
                 return context, {}
             names = self.policy.select_drafters(context) if self.selective else tuple(self.drafters)

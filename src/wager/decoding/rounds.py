@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import perf_counter
 
 import torch
@@ -14,7 +14,7 @@ from wager.decoding.prepare import Processors
 from wager.decoding.sampler import NO_IDS, RoundSampler, Sampler
 from wager.decoding.text_ids import TextIds
 from wager.drafters import Draft, Drafter
-from wager.models.runner import Runner
+from wager.models.runner import WIDEST_TREE, Runner
 
 NO_DRAFT = Draft()
 
@@ -156,20 +156,23 @@ class Rounds:
 def with_merged(draft: Draft, chain: Sequence[int]) -> Draft:
     """The draft and a chain beside it, as one tree: the draft's own tokens first, then what the chain has beyond them.
 
-    Every token counts as certain, as the chain's are. That is exact, however the draft's own were drawn.
+    Every token counts as certain, as the chain's are, whatever of the chain is new: that is exact, however the draft's
+    own were drawn. There are no more tokens than one forward verifies as a tree.
     """
-    tokens = list(draft.tokens)
+    tokens, most = list(draft.tokens), max(WIDEST_TREE - 1, len(draft.tokens))
     parents = list(draft.parents) if draft.parents is not None else list(range(-1, len(tokens) - 1))
     below = {(parent, token): at for at, (parent, token) in enumerate(zip(parents, tokens, strict=True))}
     last = -1
     for token in chain:
         if (last, token) not in below:
+            if len(tokens) == most:
+                break
             below[last, token] = len(tokens)
             tokens.append(token)
             parents.append(last)
         last = below[last, token]
     if len(tokens) == len(draft.tokens):
-        return draft
+        return replace(draft, probs=None)
     return Draft(tokens, draft.hint, lag=draft.lag, lag_seconds=draft.lag_seconds, parents=parents, begun=draft.begun)
 
 

@@ -147,6 +147,7 @@ class Policy(Learner, ABC):
         """A drafter and a length for every request; unless overridden, one arm for all of them."""
         count = len(batch.slots)
         arm = self.choose(batch.context or Context(self.arms, batch=count))
+        check_merged(arm)
         if not arm.length:
             return Choices.off(count)
         drafter = self.drafters.index(arm.drafter)
@@ -268,6 +269,11 @@ def resets(policy: Policy | type[Policy], rule: str) -> bool:
     """Whether a policy is started anew with every text under one of ``RESETS``."""
     require(rule in RESETS, f"policies are started anew by {', '.join(RESETS)}, not {rule!r}")
     return rule == TEXT or (rule == PAPER and policy.per_text)
+
+
+def check_merged(arm: Arm, merges: bool = False) -> None:
+    """Refuse an arm with a merged draft where the context did not offer that."""
+    require(arm.merged is None or merges, f"no draft can be merged into another here; play {arm.alone}, not {arm}")
 
 
 def expected_tokens(acceptance: float, length: int) -> float:

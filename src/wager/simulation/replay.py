@@ -176,6 +176,7 @@ class Replayed(Environment):
         text, at, room, costs = self._text, self._at, self._room, self.replay.costs
         assert text is not None, "the replay is over"
         drafted = accepted = own = lag = 0
+        cut = -1
         lag_seconds = 0.0
         overlap: tuple[float, ...] = ()
         tracks, proposed = text.tracks, self._proposal_seconds
@@ -196,6 +197,7 @@ class Replayed(Environment):
                 # Of its own draft a model has read all but the last token, a head none.
                 self._read[name] = at if track.head else at + 1 + min(own, drafted - 1)
             if arm.merged is not None:
+                cut = int(own < (min(arm.length, room) if arm.tree else drafted))
                 more, right = merged_tokens(text, arm, at, room)
                 drafted, accepted = drafted + more, max(own, right)
         emitted = min(accepted + 1, text.tokens - 1 - at)
@@ -209,7 +211,7 @@ class Replayed(Environment):
                 arm, drafted, accepted, emitted, draft_seconds=draft_seconds * noise, lag=lag, overlap=overlap,
                 verify_seconds=self._verify[drafted] * noise, lag_seconds=lag_seconds * noise, others=others,
                 read_seconds=read_seconds, repeated=text.repeated(at, emitted) if self._repeats else None,
-                alone=own if arm.merged is not None else -1,
+                rejected=cut, unmerged=own if arm.merged is not None else -1,
             )
         )  # fmt: skip
         for i, more in enumerate((emitted, 1, outcome.seconds)):

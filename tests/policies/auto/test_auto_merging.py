@@ -21,10 +21,10 @@ FLAT = Calibration({w: 0.01 * (1 + 0.001 * w) for w in range(1, 18)}, {Arm("head
 STEEP = Calibration({w: 0.01 * w for w in range(1, 18)}, {Arm("head", n): 0.001 * n for n in (1, 8)})
 
 
-def slow_merge(chances, own, shared, seconds, width, rate, share):  # type: ignore[no-untyped-def]
+def slow_merge(chances, longest, own, shared, seconds, width, rate, share):  # type: ignore[no-untyped-def]
     """By going through everything that can happen: how far each of the two is right."""
     best = 0.0, 0, 0.0
-    for length in range(shared + 1, len(chances) + 1):
+    for length in range(shared + 1, min(longest, len(chances)) + 1):
         if width + length - shared > len(seconds) - 1:
             break
         added = 0.0
@@ -55,7 +55,8 @@ def test_the_best_merge_is_that_of_all_that_can_happen() -> None:
         while len(seconds) < 12:
             seconds.append(seconds[-1] + rng.random() * rng.choice((0.01, 0.2, 1.0)))
         width, rate, share = rng.randrange(1, 8), rng.random() * 2, rng.choice((0.3, 1.0))
-        proposal, known = Proposal(0, "one", len(chances)), (own, shared, seconds, width, rate, share)
+        longest = rng.choice((2, 9))
+        proposal, known = Proposal(0, "one", len(chances)), (longest, own, shared, seconds, width, rate, share)
         proposal.chances, proposal.evaluated = chances, len(chances)
         ours, theirs = best_merge(proposal, *known), slow_merge(chances, *known)
         assert ours[1] == theirs[1]
@@ -104,7 +105,7 @@ def trained(policy: Auto, merges: bool = True) -> set[Arm]:
         seconds = policy.latency.verify.seconds[drafted + 1]
         policy.observe(Round(arm, drafted, accepted, accepted + 1, verify_seconds=seconds,
                              draft_seconds=0.001 * arm.length if arm.drafter == "head" else 0.0, others=others,
-                             alone=own if arm.merged else -1))  # fmt: skip
+                             unmerged=own if arm.merged else -1))  # fmt: skip
         if at > 60:
             played.add(arm)
     return played

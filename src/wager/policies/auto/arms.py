@@ -31,6 +31,7 @@ class ArmTable:
         self.exact = [[own.get(n) for n in numbers] for own in chains]  # the arm of exactly n tokens
         # the shortest arm of at least n tokens: what proposals of n tokens are run with
         self.at_least = [[next((own[m] for m in sorted(own) if m >= n > 0), None) for n in numbers] for own in chains]
+        self.longest = [max(own, default=0) for own in chains]  # by drafter, of its chains
         groups: dict[str, list[Arm]] = {}
         for name in drafters:
             for arm in sorted((a for a in menu if a.drafter == name), key=lambda arm: arm.length):

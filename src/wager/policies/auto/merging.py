@@ -36,6 +36,7 @@ class MergeModel(Learner):
 
 def best_merge(
     proposal: Proposal,  # with the chance of each of its tokens, those before it being right
+    longest: int,  # tokens of it that may be merged
     own: Sequence[float],  # probability that the draft itself has its 1st, 2nd, … token accepted
     shared: int,  # leading tokens that are the draft's own, and cost nothing
     seconds: Sequence[float],  # of verification, by width
@@ -49,7 +50,7 @@ def best_merge(
     reach, added, chances = 1.0, 0.0, proposal.chances
     start, known = width - shared, len(own)
     base = rate * seconds[width]
-    for n in range(1, min(proposal.evaluated, len(seconds) - 1 - start) + 1):
+    for n in range(1, min(longest, proposal.evaluated, len(seconds) - 1 - start) + 1):
         reach *= chances[n - 1]
         if n > shared:
             added += reach * (1.0 - own[n - 1]) if n <= known else reach

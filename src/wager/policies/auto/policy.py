@@ -58,7 +58,7 @@ class Auto(Probing):
         self.acceptance = AcceptanceModel(len(self.drafters), config)
         self.positional = PositionalAcceptance(self.rng, config)
         self.in_text = TextAcceptance(config)
-        merged = self.longest if len(self.drafters) > 1 else 0
+        merged = max((arm.length for arm in self.arms if arm.tree is None), default=0) if len(self.drafters) > 1 else 0
         self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config, merged)
         self.merging = MergeModel(config)
         self.exploration = Exploration(self.drafters, self.rng, config)
@@ -146,6 +146,7 @@ class Auto(Probing):
         if best is None:  # nobody proposes, and plain decoding is not available
             best = table.fallback, 1.0, seconds[table.fallback.budget + 1]
         elif probing and best is not none:  # one token tells what drafting costs by now
+            best = self._unmerged if self._unmerged is not None and best[0].merged else best
             best = table.shortest[best[0].drafter], best[1], best[2]
         elif batch > 1 and best[0].length and best[0].length >= self.latency.batches.longest(batch):
             best = self._longer(best, batch)
@@ -153,9 +154,7 @@ class Auto(Probing):
         if bounded and best is not none:
             best = self._affordable(best, context, off, room, probing) or none
         assert best is not None
-        self._chosen = best
-        if best[0].merged is None:
-            self._merge = 0.0, 0.0
+        self._chosen, self._merge = best, self._merge if best[0].merged else (0.0, 0.0)
         return best[0]
 
     def _begin_text(self, context: Context) -> None:
@@ -211,7 +210,11 @@ class Auto(Probing):
         if context.remaining is not None and taken <= plain * (1.0 + allowed) and self._untried(arm):
             allowed = max(allowed, bound.first_trial(context.remaining))
         found: Best = inf, best
-        if taken + self._catch_up(arm.drafter, context) > plain * (1.0 + allowed):
+        most = plain * (1.0 + allowed) - self._catch_up(arm.drafter, context)
+        if taken > most and arm.merged is not None and self._unmerged is not None:  # without it the draft may be tried
+            found = inf, self._unmerged
+            taken = self._unmerged[2]
+        if taken > most:
             found = self._weigh(context, seconds, rate, off, room, cautious=True)
         if found[1] is None or found[0] <= off or (probing and found[1] is not best):
             return None

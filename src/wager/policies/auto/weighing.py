@@ -28,7 +28,7 @@ class ArmWeighing(ProposalWeighing):
     __slots__ = (
         *("exploration", "in_text", "merging", "positional"),
         *("_called", "_chains", "_drawn", "_foreseen", "_merge", "_plain_seconds", "_read_arms"),
-        *("_reads", "_several", "_values", "_weighed", "_worst_of"),
+        *("_reads", "_several", "_unmerged", "_values", "_weighed", "_worst_of"),
     )
     merging: MergeModel
     positional: PositionalAcceptance
@@ -50,6 +50,7 @@ class ArmWeighing(ProposalWeighing):
         self._worst_of: tuple[Arm, float] | None = None  # what an arm of this choice takes at most
         # of what was merged into the chosen draft: its value, and the tokens expected were the two independent
         self._merge = 0.0, 0.0
+        self._unmerged: Estimate | None = None  # the chosen draft without it
         self._several = False  # whether several drafters without hints are available: then idle ones may read
         self._reads = False  # whether they do in this engine
 
@@ -75,7 +76,7 @@ class ArmWeighing(ProposalWeighing):
             own = min(arm.length, hint.size) if hint.size else arm.length
             return self.latency.verify.worst(1 + own + (arm.merged.length if arm.merged else 0))
         late = self.latency.worst_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
-        if arm != context.previous:
+        if arm.alone != context.previous:
             late += self.latency.drafts.starts.get(self._key(arm), 0.0)
         late += self.latency.worst_draft(self._key(arm), arm.length, plain)
         return late + self.latency.verify.worst(arm.budget + 1)
@@ -127,7 +128,8 @@ class ArmWeighing(ProposalWeighing):
             shared = 0 if base is None else base.agreement.get(other.name, 0)
             if other is base or (base is not None and shared >= width - 1):
                 continue
-            gain, n, independent = best_merge(other, own, shared, table, width, rate, share)
+            longest = self._table.longest[other.index]
+            gain, n, independent = best_merge(other, longest, own, shared, table, width, rate, share)
             if gain > most:
                 most, name, length, expected = gain, other.name, n, independent
                 more = table[width + n - shared] - table[width]
@@ -136,7 +138,7 @@ class ArmWeighing(ProposalWeighing):
         merged = known_arm(arm.drafter, arm.length, arm.tree, known_arm(name, length))
         if room < inf and self._worst(merged, context) > room:
             return found
-        self._merge = most, expected
+        self._merge, self._unmerged = (most, expected), best
         return value + most, (merged, tokens + most + rate * more, taken + more)
 
     def _leaving(self, context: Context, rate: float) -> float:
