@@ -107,7 +107,7 @@ class Auto(Probing):
             self._expect_rate(context)
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
-        self._proposals, self._gains, self._called, self._merge = [], (), context.proposal_seconds, (0.0, 0.0)
+        self._proposals, self._gains, self._called, self._merge = [], [], context.proposal_seconds, (0.0, 0.0)
         self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
         self.exploring = True
         timing = context.unobserved and context.previous == OFF  # plain decoding, in the round before

@@ -34,7 +34,7 @@ class ProposalWeighing(Policy):
         self._other = False  # which of the two
         self._proposals: list[Proposal] = []  # of this round
         self._estimates: list[Estimate] = []
-        self._gains: Sequence[float] = ()  # tokens each drafter's proposal brought beyond the others'
+        self._gains: list[float] = []  # tokens each drafter's proposal brought beyond the others'
 
     def _weigh_hinted(
         self, context: Context, seconds: Table, rate: float, off: float, room: float, cautious: bool

@@ -9,6 +9,7 @@ from wager.core.arm import known_arm
 from wager.policies.auto.arms import ArmGroup, ArmTable, Best, Estimate, Models, Plan, Table, Weighed
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
+from wager.policies.auto.features import Proposal
 from wager.policies.auto.merging import MergeModel, best_merge
 from wager.policies.auto.positional import PositionalAcceptance, reached
 from wager.policies.auto.proposals import ProposalWeighing
@@ -123,7 +124,8 @@ class ArmWeighing(ProposalWeighing):
             own = next(
                 reached(odds[: arm.length], factor) for group, odds, factor, *_ in self._weighed if group.key == key
             )
-        most, name, length, more, expected = 0.0, "", 0, 0.0, 0.0
+        most, length, more, expected = 0.0, 0, 0.0, 0.0
+        beside: Proposal | None = None
         for other in proposals:
             shared = 0 if base is None else base.agreement.get(other.name, 0)
             if other is base or (base is not None and shared >= width - 1):
@@ -131,14 +133,17 @@ class ArmWeighing(ProposalWeighing):
             longest = self._table.longest[other.index]
             gain, n, independent = best_merge(other, longest, own, shared, table, width, rate, share)
             if gain > most:
-                most, name, length, expected = gain, other.name, n, independent
+                most, beside, length, expected = gain, other, n, independent
                 more = table[width + n - shared] - table[width]
-        if not name:
+        if beside is None:
             return found
-        merged = known_arm(arm.drafter, arm.length, arm.tree, known_arm(name, length))
+        merged = known_arm(arm.drafter, arm.length, arm.tree, known_arm(beside.name, length))
         if room < inf and self._worst(merged, context) > room:
             return found
         self._merge, self._unmerged = (most, expected), best
+        if base is not None:  # without either of the two there would be nothing to merge
+            self._gains[base.index] += most
+            self._gains[beside.index] += most
         return value + most, (merged, tokens + most + rate * more, taken + more)
 
     def _leaving(self, context: Context, rate: float) -> float:
