@@ -96,6 +96,20 @@ def test_cards_tell_how_far_apart_drafters_are_in_one_kind_of_text(
     assert found == (None if expected is None else pytest.approx(expected, abs=1e-3))
 
 
+def test_the_shipped_heads_are_nearly_equal_and_specialised_ones_are_not() -> None:
+    """The figures of docs/auto.md."""
+    checkout = Path(__file__).parents[2]
+
+    def card(folder: str, name: str) -> Card:
+        about = checkout / folder / "smollm2-135m" / f"eagle-{name}" / "config.json"
+        return read_card(json.loads(about.read_text())["wager"])
+
+    special = ("code", "math", "translation", "summarization", "chat")
+    general = card("drafters", "ofa")
+    assert apart([general, *(card("drafters", name) for name in special)]) == pytest.approx(0.002, abs=5e-4)
+    assert apart([general, *(card("reproduction/drafters", name) for name in special)]) == pytest.approx(0.39, abs=5e-3)
+
+
 def test_a_head_without_a_card_gets_one(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     note_trees(tmp_path, {"4x16": {"qa": [0.5]}}, "texts")

@@ -68,13 +68,8 @@ def engine(
     median, low, high = (f"{own[key] * 1e3:.3f}" for key in ("median", "low", "high"))
     print(f"wager's own Python per round: {median} ms (quartiles {low}, {high})")
     print(f"off against plain generate: {off['median']:.3f}x (quartiles {off['low']:.3f}, {off['high']:.3f})")
-    content = {
-        "model": target.model,
-        **measure.described(model),
-        "context": context,
-        "repeats": repeats,
-        "widths": rows,
-    }
+    how = {"context": context, "repeats": repeats}
+    content = {"model": target.model, **measure.described(model), **how, "widths": rows}
     output.write({**content, "own_seconds_per_round": own, "off_to_plain": off})
 
 

@@ -50,12 +50,12 @@ class Decoder:
 
     ``drafters`` are names (``suffix``, ``prompt-lookup``, ``retrieval=PATH``, ``draft-model=MODEL``) or drafters of
     your own, ``lengths`` the numbers of tokens they may draft; with plain decoding they are the arms ``policy`` chooses
-    from. ``trees`` adds drafts in trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all); without it,
-    two of a head on a GPU. ``arms`` names the arms one by one instead. The policy keeps what it learned from request to
-    request; ``reset_per_request`` starts it anew with each, and ``state`` keeps it from run to run: True in the user's
+    from. ``trees`` adds trees of these shapes (``4x16``: 4 tokens after each at most, 16 in all); without it, ``auto``
+    has two of a head on a GPU. ``arms`` names the arms one by one instead. The policy keeps what it learned;
+    ``reset_per_request`` starts it anew with each request, and ``state`` keeps it from run to run: True in the user's
     cache, per model, drafters and device, a path in that file. ``tokens`` tells policies that plan ahead how much text
     is to come; ``trace`` records every round. ``sampling`` is the rule of sampled texts: with ``shared-noise`` a seed
-    has one text, whatever is drafted; ``residual`` is the first papers'. One decoder answers one request at a time.
+    has one text, whatever is drafted; ``residual`` is the first papers'. It answers one at a time.
     """
 
     def __init__(

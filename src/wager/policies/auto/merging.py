@@ -17,9 +17,8 @@ class MergeModel(Learner):
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.expected = self.added = (
-            0.0  # tokens over the latest rounds that had a proposal merged into a model's draft
-        )
+        # tokens, over the latest rounds that had a proposal merged into a model's draft
+        self.expected = self.added = 0.0
 
     @property
     def share(self) -> float:
