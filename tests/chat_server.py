@@ -2,6 +2,7 @@
 
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -117,6 +118,11 @@ class Handler(BaseHTTPRequestHandler):
 class _Listener(ThreadingHTTPServer):
     request_queue_size = 200
     daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no error: said on standard error it would be taken for a later command's."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 @contextmanager
