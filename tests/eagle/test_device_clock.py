@@ -18,7 +18,7 @@ needs_kernels = pytest.mark.skipif(
 def test_warming_plays_every_arm_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setup = Setup(tmp_path, monkeypatch)
     decoder, played = setup.decoder(["eagle:4", "eagle:3@3x8", "suffix:3", "off"])
-    assert played == [2], "one round of each arm of the head"
+    assert played == [4], "one round of each arm of the head, and one with a proposal beside it"
     assert decoder.target.length == 0
     assert decoder.drafters["eagle"].lag == 0
     assert (
