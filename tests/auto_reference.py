@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 from wager.core import OFF, Arm, Context, Hint
 from wager.policies.auto import Auto
 from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POSITION
@@ -15,6 +17,7 @@ class Slow:
         self.known = Auto(policy.arms)  # a twin, so that its draws of luck are ours to repeat
         self.known.load_state_dict(policy.state_dict())
         self.seen, self.known._calibrated = policy._plain_seen, policy._calibrated
+        self.known.in_text.reads = policy.in_text.reads
         self.seconds: dict[Arm, float] = {}  # of every arm that was weighed
         self.drawn: dict[str, float] = {}  # log odds by which each drafter or tree is taken to be better than expected
         self.trees: set[str] = set()  # drafters of which there are trees
@@ -160,7 +163,9 @@ class Slow:
 
     def compared(self, context: Context) -> bool:
         """Whether there are several models, and what they read was scored."""
-        return self.several(context) and bool(self.known.in_text.readable) and bool(self.known.in_text.drafters)
+        here = self.known.in_text
+        compared = bool(here.readable) or (here.reads is True and here.told)
+        return self.several(context) and compared and bool(here.drafters)
 
     def several(self, context: Context) -> bool:
         silent = {arm.drafter for arm in context.arms if arm.length} - {*self.known.hinted, *context.hints}
@@ -187,25 +192,64 @@ class Slow:
             for own in [[arm for arm in self.known.arms if arm in context.arms and arm.drafter == name]]
             for tree in dict.fromkeys(arm.tree for arm in sorted(own, key=lambda arm: arm.length))
         ]
-        numbers = known.draws_for(len(keys) + len(known.shifts))
+        numbers = known.draws_for(len(keys) + len(known.shifts) + (len(known.shifts) > 1))
+        alike: float | None = None  # drawn for what all drafters with a card have in common
         for name, key, longest in keys:
             card, number = known.of(key, longest).card, numbers.pop()
             if card:
                 number = 0.9 * known.drawn[key] + math.sqrt(1 - 0.9**2) * number if key in known.drawn else number
                 known.drawn[key] = number
-                shared[name] = shared[name] if name in shared else numbers.pop()
-            own, others = self.deviations(key)
-            self.drawn[key] = 0.5 * (number * own + shared[name] * others) if card else number * own
+                alike = numbers.pop() if alike is None else alike
+                if name not in shared:
+                    shared[name] = numbers.pop() if len(known.shifts) > 1 else 0.0
+            own, drafter, common = self.deviations(key)
+            if card:
+                number = 0.5 * (number * own + shared[name] * drafter + (alike or 0.0) * common)
+            self.drawn[key] = number if card else number * own
 
-    def deviations(self, key: str) -> tuple[float, float]:
-        """Of a drafter's or tree's log odds: its own, and that of all the drafter's, where there is a card."""
+    def deviations(self, key: str) -> tuple[float, float, float]:
+        """Of a drafter's or tree's log odds: its own, and where there is a card, those of all the drafter's, and of
+        all drafters."""
         counts = self.known.positional.counts[key]
         rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
         if not counts.card:
-            return 1 / math.sqrt((sum(counts.tried) + 2) * rate * (1 - rate)), 0.0
-        shift = self.known.positional.shifts[key.partition("@")[0]]
+            return 1 / math.sqrt((sum(counts.tried) + 2) * rate * (1 - rate)), 0.0, 0.0
         own = 1 / math.sqrt((sum(counts.tried) + 50 * len(counts.card)) * rate * (1 - rate))
-        return own, 1 / math.sqrt(shift.information)
+        _, covariance = self.moved()
+        at = 1 + list(self.known.positional.shifts).index(key.partition("@")[0])
+        common = (covariance[0, 0] + covariance[at, 0]) / math.sqrt(covariance[0, 0])
+        whole = covariance[0, 0] + 2 * covariance[at, 0] + covariance[at, at]
+        return own, math.sqrt(max(0.0, whole - common**2)), common
+
+    def apart(self) -> float:
+        """Variance of what is not common to the distances of several drafters from their cards."""
+        return self.known.positional.apart
+
+    def moved(self) -> tuple[np.ndarray, np.ndarray]:
+        """What all drafters' distances from their cards have in common, and the rest of each: means and covariance, by
+        Gaussian conditioning on what each drafter has shown of the sum."""
+        shifts = list(self.known.positional.shifts.values())
+        prior = np.diag([4.0] + [1 / self.apart() if len(shifts) > 1 else 1e12] * len(shifts))
+        seen = np.zeros(1 + len(shifts))
+        for at, shift in enumerate(shifts, 1):
+            both = np.zeros(1 + len(shifts))
+            both[[0, at]] = 1.0
+            prior += shift.information * np.outer(both, both)
+            seen += shift.evidence * both
+        covariance = np.linalg.inv(prior)
+        return covariance @ seen, covariance
+
+    def distance(self, name: str) -> float:
+        """Of a drafter's log odds from those on its card."""
+        shifts = self.known.positional.shifts
+        means, _ = self.moved()
+        return float(shifts[name].start + means[0] + means[1 + list(shifts).index(name)])
+
+    def levelled(self, key: str) -> bool:
+        """Whether it is not the counts of a drafter's only shape that tell how good it is beside others."""
+        counts, name = self.known.positional.counts, key.partition("@")[0]
+        shapes = [other for other, own in counts.items() if other.partition("@")[0] == name and own.card]
+        return len(self.known.positional.shifts) > 1 and len(shapes) == 1
 
     def odds(self, key: str, length: int) -> list[float]:
         """Of acceptance at each position: by the counts, and by the card, moved as far as the drafter's others are, or
@@ -214,14 +258,22 @@ class Slow:
         rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
         expected, tokens = [rate] * len(counts.tried), 8
         if counts.card:
-            moved = math.exp(self.known.positional.shifts[key.partition("@")[0]].value)
+            moved = math.exp(self.distance(key.partition("@")[0]))
             listed = [counts.card[min(j, len(counts.card) - 1)] * moved for j in range(len(counts.tried))]
             expected, tokens = [x / (1 + x) for x in listed], 50
         pairs = zip(counts.kept, counts.tried, expected, strict=True)
-        return [(k + tokens * p) / (n - k + tokens * (1 - p)) for k, n, p in pairs][:length]
+        odds = [(k + tokens * p) / (n - k + tokens * (1 - p)) for k, n, p in pairs]
+        if counts.card and self.levelled(key) and counts.tried:
+            told = [n * p * (1 - p) for n, p in zip(counts.tried, expected, strict=True)]
+            beside = np.log(odds) - np.log(np.array(expected) / (1 - np.array(expected)))
+            odds = [x * math.exp(-np.average(beside, weights=told)) for x in odds]
+        return odds[:length]
 
     def is_drawn(self, key: str, cautious: bool) -> bool:
-        return cautious or key not in self.known.in_text.readable or key in self.trees
+        here = self.known.in_text
+        card = key in self.known.positional.counts and bool(self.known.positional.counts[key].card)
+        known = key in here.readable or (card and here.reads is not False)
+        return cautious or not known or key.partition("@")[0] in self.trees
 
     def tokens(self, name: str, key: str, length: int, cautious: bool, *, drawn: bool, here: bool) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, …; by the mean of what is known, for drafters that read here."""

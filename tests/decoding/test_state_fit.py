@@ -12,7 +12,7 @@ import torch
 from states import answer, decoder, keep, state, tiny
 
 from wager.core import Arm
-from wager.core.state_file import StateWarning
+from wager.core.state_file import VERSION, StateWarning
 from wager.decoding import state as wager_state
 from wager.decoding.state import default_path, described
 from wager.drafters.draft_model import DraftModel
@@ -34,7 +34,7 @@ def _without_learned(text: str) -> str:
 
 
 UNFIT: dict[str, tuple[Callable[[str], str], str]] = {
-    "other version": (_changed(version=1), "it has version 1, not 5"),
+    "other version": (_changed(version=1), f"it has version 1, not {VERSION}"),
     "other wager": (_changed(wager="0.0.1"), "it has wager 0.0.1, not"),
     "other key": (_changed(of={"model": "Another"}), "it was learned with model 'Another', not 'LlamaForCausalLM'"),
     "no key": (_changed(of=None), "its state is damaged"),

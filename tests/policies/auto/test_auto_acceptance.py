@@ -13,7 +13,7 @@ from auto_lab import CONFIG, Other, any_hint, drawn_tokens, proposal_of, run_of
 from wager.core import OFF, Arm, Hint, Round
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.features import AGREEMENT, EMA, POSITION, Proposal
-from wager.policies.auto.positional import PositionalAcceptance, Shift
+from wager.policies.auto.positional import PositionalAcceptance
 
 Drawn = tuple[Hint, list[Other], list[float]]  # a proposal, and the true chance of each of its tokens
 
@@ -241,12 +241,56 @@ def test_a_batch_teaches_a_curve_its_rate_or_that_of_every_position(positions: b
     assert drawn == pytest.approx(expected, rel=0.1 if positions else 0.05)
 
 
+def positional(apart: float | None = None, *names: str) -> PositionalAcceptance:
+    model = PositionalAcceptance(np.random.default_rng(0), CONFIG)
+    if apart is not None:
+        model.apart = apart
+    for name in names or ("x",):
+        model.expect(name, (0.5,))
+    return model
+
+
 def test_a_card_counts_as_sixteen_tokens() -> None:
     """As many tokens again that contradict it, and half of the surprise is believed."""
-    shift = Shift(CONFIG)
+    model = positional()
+    shift = model.shifts["x"]
     shift.learn([1.0], [16.0], [0.0])
+    model.relate()
     assert shift.value == pytest.approx(-8.0 / (4.0 + 4.0), rel=0.03)
     for _ in range(10):
         shift.learn([1.0], [16.0], [8.0])
-    shift.fade()
+    before = shift.value
+    shift.begin()
+    model.relate()
+    assert shift.value == before
     assert shift.deviation == 0.5, "after a change no more is known than at first"
+
+
+def test_hard_texts_make_no_drafter_seem_worse_than_those_that_were_not_run_in_them() -> None:
+    """By their cards x is a little better than y; it stays so, however far both are from their cards."""
+    model = PositionalAcceptance(np.random.default_rng(0), CONFIG)
+    model.apart = 0.002
+    model.expect("x", (0.62, 0.6, 0.6))
+    model.expect("y", (0.6, 0.6, 0.6))
+    rng = np.random.default_rng(0)
+    for text in range(20):
+        for _ in range(40):
+            model.learn("x", run_of(rng, [(0.2, 0.5)[text % 2]] * 3), 3)
+        model.settle_learned()
+        values = {key: model.tokens(own.odds, 1.0)[3] for key, own in model.counts.items()}
+        assert values["x"] > values["y"]
+        assert values["x"] == pytest.approx(values["y"], rel=0.04)
+        assert values["x"] < 2.0, "both are far from their cards"
+
+
+def test_a_drafter_that_is_known_by_itself_moves_the_others_little_where_cards_differ_much() -> None:
+    alike, unlike = positional(0.002, "x", "y"), positional(1.0, "x", "y")
+    for model in (alike, unlike):
+        for _ in range(200):
+            model.learn("x", 0, 1)
+        model.settle_learned()
+        assert model.shifts["x"].value < -2.0
+    assert alike.shifts["y"].value == pytest.approx(alike.shifts["x"].value, rel=0.1)
+    assert unlike.shifts["y"].value > 0.4 * unlike.shifts["x"].value
+    assert unlike.shifts["x"].deviation < 0.3
+    assert unlike.shifts["y"].deviation > 1.0

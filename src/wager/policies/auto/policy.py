@@ -80,6 +80,8 @@ class Auto(Probing):
         self._foreseen = None
         self.latency.calibrate(known, self._key)
         self._calibrated = self._calibrated or bool(known.verify.get(1))
+        if known.apart is not None:
+            self.positional.apart = known.apart
         for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
             if rates := known.acceptance.get(key, known.acceptance.get(name)):
                 self.positional.expect(key, rates)
@@ -166,7 +168,7 @@ class Auto(Probing):
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
-        self._reading, self._most_reading, self._reads = {}, 0.0, True
+        self._reading, self._most_reading, self.in_text.reads = {}, 0.0, True
         if self.in_text.wait > 0 or not self._several or context.batch > 1 or self._chosen is None:
             return ()
         arm, bound, plain = self._chosen[0], self.exploration.bound, self._plain_seconds
@@ -229,6 +231,8 @@ class Auto(Probing):
 
     def _learn(self, round: Round) -> None:
         self._foreseen = None
+        if self.in_text.reads is None:
+            self.in_text.reads = False
         arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
         if drafted:
             self._awaiting = 0

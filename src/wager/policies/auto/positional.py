@@ -8,9 +8,10 @@ What a head's card says of its chains and trees holds in proportion: where one o
 there, so are the others, by about the same log odds. So what was not run in a text is known from what was.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from math import exp, sqrt
+from math import exp, log, sqrt
 from operator import mul
 from typing import ClassVar
 
@@ -26,24 +27,25 @@ DRAWS = 256  # random numbers drawn at a time
 class Shift(Learner):
     """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
 
-    __slots__ = ("config", "deviation", "factor", "information", "value")
-    learned = ("value", "information")
+    __slots__ = (
+        *("common", "compared", "config", "deviation", "evidence"),
+        *("factor", "information", "own", "start", "value"),
+    )
+    learned = ("start", "evidence", "information")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.value = 0.0
-        self.information = self.trust  # p (1 - p) a token; at first that the card is right
-        self.settle()
+        self.start = 0.0  # at first, or at the last change
+        # Since then: p (1 - p) a token, and the sum of that times how far the shift is from there by it.
+        self.evidence = self.information = 0.0
+        self.compared = False  # whether there are other drafters with a card, and it has no trees beside its chains
+        self.place(0.0, 0.0, 0.0)
 
-    def settle(self) -> None:
+    def place(self, moved: float, own: float, common: float) -> None:
+        """How far it is from the start, and the deviations of its own part and of what is common to all drafters."""
+        self.value, self.own, self.common = self.start + moved, own, common
         self.factor = exp(self.value)  # on all odds
-        self.deviation = 1.0 / sqrt(self.information)
-
-    @property
-    def trust(self) -> float:
-        """Information that the card is worth: it tells of many texts, so twice as many tokens as other evidence. One is
-        worth p (1 - p), a quarter at most."""
-        return 2.0 * self.config.shrinkage / 4.0
+        self.deviation = sqrt(own * own + common * common)
 
     def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
         """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
@@ -54,20 +56,22 @@ class Shift(Learner):
             surplus += (kept[at] if at < len(kept) else 0.0) - n * chance
             information += n * chance * (1.0 - chance)
             tokens += n
-        self.information = self.information * (1.0 - tokens / (tokens + self.config.count_memory)) + information
-        self.value += surplus / self.information
-        self.settle()
+        keep = 1.0 - tokens / (tokens + self.config.count_memory)
+        self.evidence = keep * self.evidence + surplus + information * (self.value - self.start)
+        self.information = keep * self.information + information
 
-    def fade(self) -> None:
-        """Something has changed: what is known counts no more than the card did."""
-        self.information = min(self.information, self.trust)
-        self.settle()
+    def begin(self) -> None:
+        """Something has changed: it is as little known as at first."""
+        self.start, self.evidence, self.information = self.value, 0.0, 0.0
 
 
 class AcceptanceCounts(Learner):
     """Of one drafter's chains, or of one of its trees."""
 
-    __slots__ = ("card", "config", "deviation", "kept", "latest", "odds", "own", "rate", "shift", "total", "tried")
+    __slots__ = (
+        *("card", "config", "deviation", "kept", "latest", "odds"),
+        *("own", "rate", "relative", "shift", "total", "tried"),
+    )
     learned = ("tried", "kept", "latest", "card")
 
     def __init__(self, config: AutoConfig) -> None:
@@ -89,13 +93,28 @@ class AcceptanceCounts(Learner):
             chances = [1.0 - 1.0 / (1.0 + card[min(j, len(card) - 1)] * factor) for j in range(len(self.tried))]
             self.own = 1.0 / sqrt((total + weight * len(card)) * variance)  # of the log odds beside all others
             self.deviation = sqrt(self.own**2 + self.shift.deviation**2)  # of the log odds
+            self.relative = sqrt(self.own**2 + self.shift.own**2)  # beside those of other drafters
         else:
             chances = [rate] * len(self.tried)
-            self.own = self.deviation = 1.0 / sqrt((total + 2.0) * variance)
+            self.own = self.deviation = self.relative = 1.0 / sqrt((total + 2.0) * variance)
         self.odds = [
             (k + weight * p) / (n - k + weight * (1.0 - p))
             for k, n, p in zip(self.kept, self.tried, chances, strict=True)
         ]
+        if self.card and self.shift is not None and self.shift.compared:
+            self._level(chances)
+
+    def _level(self, chances: Sequence[float]) -> None:
+        """Leave to the drafter's shift by how much all positions together differ from these chances.
+
+        Counts are of easy and hard texts alike. Beside a drafter that was not run in these, one that was must not seem
+        the better or the worse for it; of what is common to all, the shift tells both.
+        """
+        counted = [n * p * (1.0 - p) for n, p in zip(self.tried, chances, strict=True)]
+        beside = [log(x * (1.0 - p) / p) for x, p in zip(self.odds, chances, strict=True)]
+        if total := sum(counted):
+            factor = exp(-sum(map(mul, counted, beside)) / total)
+            self.odds = [x * factor for x in self.odds]
 
     def fade(self, tokens: float) -> None:
         """Leave so many tokens of evidence."""
@@ -111,16 +130,35 @@ def reached(odds: Sequence[float], factor: float) -> list[float]:
 class PositionalAcceptance(Learner):
     """Acceptance by position of every drafter that was run without a hint."""
 
-    learned = ("shifts", "counts", "draws", "drawn")
+    learned = ("shifts", "apart", "counts", "draws", "drawn")
     elements: ClassVar = {"counts": AcceptanceCounts, "shifts": Shift}
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
         self.shifts: dict[str, Shift] = {}  # of drafters with a card
+        self.apart = 1.0 / self.trust  # the variance of what is not common to the shifts of several drafters
         self.counts: dict[str, AcceptanceCounts] = {}
         self.draws: list[float] = []
         self.drawn: dict[str, float] = {}  # the present Thompson draws of what has a card
         self.unsettled: set[str] = set()  # whose drafter's shift has changed
+
+    @property
+    def trust(self) -> float:
+        """Information that the cards are worth: they tell of many texts, so twice as many tokens as other evidence.
+        One is worth p (1 - p), a quarter at most."""
+        return 2.0 * self.config.shrinkage / 4.0
+
+    def relate(self) -> None:
+        """How far drafters are from their cards: in part all alike, for texts are harder or easier than those on the
+        cards, and in part each for itself (random effects)."""
+        apart = self.apart if len(self.shifts) > 1 else 0.0
+        weights = [1.0 / (1.0 + apart * shift.information) for shift in self.shifts.values()]
+        known = list(zip(self.shifts.values(), weights, strict=True))
+        information = self.trust + sum(weight * shift.information for shift, weight in known)
+        common = sum(weight * shift.evidence for shift, weight in known) / information
+        for shift, weight in known:  # where a drafter's own evidence decides, what is common matters little
+            own = apart * weight * (shift.evidence - common * shift.information)
+            shift.place(common + own, sqrt(apart * weight), weight / sqrt(information))
 
     def of(self, key: str, length: int) -> AcceptanceCounts:
         """The counts of a drafter or tree, for drafts of at most so many tokens."""
@@ -140,6 +178,7 @@ class PositionalAcceptance(Learner):
         certain = 1.0 / self.config.kinship  # no position of a card is
         own.card = [x / (1.0 - x) for x in (min(1.0 - certain, max(certain, rate)) for rate in rates)]
         own.shift = self.shifts.setdefault(drafter, Shift(self.config))
+        self._compare()
         own.settle()
         if not own.total:
             reach, tokens = list(accumulate(rates, mul, initial=1.0))[: len(rates)], self.config.shrinkage
@@ -150,7 +189,16 @@ class PositionalAcceptance(Learner):
     def settle(self) -> None:
         for key, own in self.counts.items():
             own.shift = self.shifts.get(key.partition("@")[0]) if own.card else None
+        self._compare()
+        for own in self.counts.values():
             own.settle()
+
+    def _compare(self) -> None:
+        """Drafters with a card were added."""
+        shapes = Counter(key.partition("@")[0] for key, own in self.counts.items() if own.card)
+        for name, shift in self.shifts.items():
+            shift.compared = len(self.shifts) > 1 and shapes[name] == 1
+        self.relate()
 
     def draws_for(self, count: int) -> list[float]:
         """Standard normal numbers to take from the end of, at least so many."""
@@ -167,14 +215,15 @@ class PositionalAcceptance(Learner):
     def draw(self, keys: Sequence[str], *, anew: bool) -> dict[str, float]:
         """For each a factor on the odds of all positions, drawn from what its counts allow.
 
-        Of what has a card one part is drawn for all of its drafter's chains and trees together, and one for itself;
-        this one fades into another over some choices, unless it is to be drawn ``anew``: a shape that is tried because
-        of it is tried more than once, for the first draft of another shape takes longer.
+        Of what has a card one part is drawn for all drafters together, one for its drafter's chains and trees, and one
+        for itself; this one fades into another over some choices, unless it is to be drawn ``anew``: a shape that is
+        tried because of it is tried more than once, for the first draft of another shape takes longer.
         """
         self.settle_learned()
         keep = 0.0 if anew else 1.0 - 1.0 / self.config.draw_memory
         more, width, factors, shared = sqrt(1.0 - keep * keep), self.config.draw_width, {}, dict[str, float]()
-        fresh = self.draws_for(len(keys) + len(self.shifts))
+        fresh = self.draws_for(len(keys) + len(self.shifts) + (len(self.shifts) > 1))
+        common: float | None = None
         for key in keys:
             own, drawn = self.counts[key], fresh.pop()
             if own.shift is None:
@@ -183,9 +232,12 @@ class PositionalAcceptance(Learner):
             if key in self.drawn:
                 drawn = keep * self.drawn[key] + more * drawn
             self.drawn[key], drafter = drawn, key.partition("@")[0]
+            if common is None:
+                common = fresh.pop()
             if drafter not in shared:
-                shared[drafter] = fresh.pop()
-            factors[key] = exp(width * (drawn * own.own + shared[drafter] * own.shift.deviation))
+                each = own.shift.own * fresh.pop() if own.shift.own else 0.0
+                shared[drafter] = each + own.shift.common * common
+            factors[key] = exp(width * (drawn * own.own + shared[drafter]))
         return factors
 
     def read(self, key: str, hits: Sequence[float]) -> list[float]:
@@ -262,10 +314,11 @@ class PositionalAcceptance(Learner):
         return False
 
     def _shift(self, key: str, own: AcceptanceCounts, tried: Sequence[float], kept: Sequence[float]) -> None:
-        """Let the other chains and trees of a drafter with a card know of this."""
+        """Let all other chains and trees with a card know of this."""
         if own.shift is not None:
             own.shift.learn(own.card, tried, kept)
-            self.unsettled.update(name for name, other in self.counts.items() if other.shift is own.shift)
+            self.relate()
+            self.unsettled.update(name for name, other in self.counts.items() if other.shift is not None)
             self.unsettled.discard(key)
 
     def _changed(self, own: AcceptanceCounts) -> None:
@@ -280,4 +333,5 @@ class PositionalAcceptance(Learner):
                 other.fade(self.config.shrinkage)
                 other.settle()
         for shift in self.shifts.values():
-            shift.fade()
+            shift.begin()
+        self.relate()

@@ -77,7 +77,7 @@ class Probing(Reading):
             if gain > cost:
                 return 0
             # one that comes in the meantime waits no longer; the less they bring, the longer it may
-            memory = min(memory, 0.5 * self.config.short_memory * cost / max(gain, 1e-9))
+            memory = min(memory, self.config.short_memory * cost / max(gain, 1e-9))
         if self._several:  # until it is to be considered who reads: only then another is found to be better
             memory = min(memory, max(self.config.repeats, self.in_text.wait))
         lost = self._may_lose()

@@ -57,7 +57,7 @@ class Reading(ArmWeighing):
         never be found.
         """
         here, bound, plain, kept = self.in_text, self.exploration.bound, self._plain_seconds, 0.0
-        if bound.standing >= 0.0 or not here.current or not self._reads:
+        if bound.standing >= 0.0 or not here.current or not here.reads:
             return 0.0
         most_kept = min(0.5 * self.config.allowed_tokens, bound.readable(context.remaining) + 1e-6)
         values = self._values_in_text(rate)
@@ -88,7 +88,7 @@ class Reading(ArmWeighing):
             if name == drafter:
                 fixed, each = self.latency.drafts.parts(group.key, 1, seconds[1])
                 odds = counts.odds[0] * factor
-                moved = deviations and exp(deviations * here.deviation(drafter, odds / (1.0 + odds), counts.deviation))
+                moved = deviations and exp(deviations * here.deviation(drafter, odds / (1.0 + odds), counts.relative))
                 tokens = self.positional.tokens(counts.odds, factor * (moved or 1.0))
                 best = max(best, *(tokens[n] - rate * (seconds[width] + fixed + each * n) for _, n, width in arms))
         return best

@@ -29,7 +29,7 @@ class ArmWeighing(ProposalWeighing):
     __slots__ = (
         *("exploration", "in_text", "merging", "positional"),
         *("_called", "_chains", "_drawn", "_foreseen", "_merge", "_plain_seconds", "_read_arms"),
-        *("_reads", "_several", "_unmerged", "_values", "_weighed", "_worst_of"),
+        *("_several", "_unmerged", "_values", "_weighed", "_worst_of"),
     )
     merging: MergeModel
     positional: PositionalAcceptance
@@ -53,7 +53,6 @@ class ArmWeighing(ProposalWeighing):
         self._merge = 0.0, 0.0
         self._unmerged: Estimate | None = None  # the chosen draft without it
         self._several = False  # whether several drafters without hints are available: then idle ones may read
-        self._reads = False  # whether they do in this engine
 
     def _read(self, arms: tuple[Arm, ...]) -> None:
         menu = [self.arms[i] for i in self.available(arms)]
@@ -247,9 +246,11 @@ class ArmWeighing(ProposalWeighing):
         return None
 
     def _settled(self, group: ArmGroup) -> bool:
-        """Whether it is known without being run, because its drafter reads and has no trees beside its chains: then
-        there is no Thompson draw. Between chains and trees, which reading does not tell apart, a change is free."""
-        return group.key in self.in_text.readable and group.key in self._chains
+        """Whether it is known without being run, because its drafter reads, or has a card and reads where that pays,
+        and has no trees beside its chains: then there is no Thompson draw. Between chains and trees, which reading does
+        not tell apart, a change is free."""
+        here, card = self.in_text, self.positional.counts[group.key].card
+        return (group.key in here.readable or (bool(card) and here.reads is not False)) and group.key in self._chains
 
     def _stays(self, drafter: str) -> bool:
         """Whether another drafter is in use in this text, so that a change to this one has to pay."""
