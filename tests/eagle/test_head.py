@@ -19,9 +19,13 @@ from wager.drafters.draft_model import DraftModel
 from wager.eagle import head as head_module
 from wager.eagle.drafter import Eagle
 from wager.eagle.head import SINKS, Head
+from wager.models import calibration, packed
+from wager.models.compat_torch import has_packed_linear
 from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
 from wager.models.select import runner
+
+ALTERNATING = (packed.PACKED, packed.PACKED, packed.PLAIN, packed.PACKED, packed.PLAIN, packed.PACKED)
 
 
 @pytest.mark.parametrize("kind", [runner, HFRunner])
@@ -225,3 +229,28 @@ def test_a_draft_model_with_a_window_reads_the_first_and_the_last_tokens() -> No
         PROMPT, max_new_tokens=60, do_sample=False
     )
     assert first_difference_is_a_tie(model, PROMPT, text.tokens, plain(model), 1e-3)
+
+
+@pytest.mark.skipif(not has_packed_linear(), reason="this build of torch has no packed kernels")
+@pytest.mark.parametrize("bug", [False, True])
+def test_a_head_over_packed_weights_drafts_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: bool) -> None:
+    """Whichever way is the fastest at a width; a bug: one of the products has lost half of its weight."""
+    model = tiny()
+    folder, reference = save(tmp_path, model), slow(model)
+    plainly = Eagle(folder)
+    plainly.follow(runner(model))
+    monkeypatch.setattr(packed, "SMALLEST", 1)
+    monkeypatch.setattr(calibration, "calibrated", lambda shapes, *rest: {key: [*ALTERNATING] for key in shapes})
+    target = runner(model)
+    target.watch()
+    target.begin()
+    target.prefill(TEXT[:-1])
+    eagle = following(folder, target)
+    assert eagle.head.by["qkv"].nbytes == 0, "packed when it is used"
+    if bug:
+        eagle.head.by["fc"].weight.parts[0][0][: model.config.hidden_size // 2] = 0.0
+    drafted = eagle.propose(6).tokens
+    assert (drafted == reference.chain(reference.entries(TEXT, features(model)), 6)) is not bug
+    assert all(product.nbytes for product in eagle.head.by.values())
+    copies = sum(product.nbytes for product in eagle.head.by.values())
+    assert eagle.head.memory - plainly.head.memory >= copies, "the copies count"

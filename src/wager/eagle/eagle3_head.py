@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm
+from torch.nn.functional import embedding, rms_norm
 
 from wager.core.require import require
 from wager.eagle.checkpoint import EMBED, LM_HEAD
@@ -88,7 +88,7 @@ class Eagle3Head(Head):
             states = zip(features.chunk(len(self.state_norms), dim=-1), self.state_norms, strict=True)
             size = (self.settings.target_hidden,)
             features = torch.cat([rms_norm(state, size, norm, self.eps) for state, norm in states], dim=-1)
-        return linear(features, self.fc)
+        return self.by["fc"](features)
 
     def logits(self, out: Tensor) -> Tensor:
         return super().logits(out if self.settings.norm_output else self._normed(out, self.final_norm))

@@ -8,13 +8,13 @@ The target's output head makes logits of token p + 2 from it, and with the token
 The arithmetic is vLLM's, so a head is the same drafter there and here. EAGLE-3 heads are in ``eagle3_head``.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, linear, rms_norm, silu
+from torch.nn.functional import embedding, rms_norm, silu
 
 from wager.core.require import require
 from wager.eagle.checkpoint import EMBED, Checkpoint, read
@@ -22,8 +22,10 @@ from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
 from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
 from wager.models.attention import attend, mask, rope_tables, rotate
+from wager.models.calibration import CalibratedProduct, of_products
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.llama_shape import head_size
+from wager.models.packed import Weight
 from wager.models.runner import CHUNK, Runner
 
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
@@ -47,6 +49,7 @@ class Head:
 
     captures = False  # whether drafts are replayed from graphs, so that a whole chain costs little more than a token
     fused = False  # whether kernels are used
+    by: Mapping[str, CalibratedProduct]  # its products by name
     last = torch.empty(0)  # (1, hidden), of captured readings: the last entry's output
 
     q_norm: Tensor | None = None  # (head size,) of a norm of every query
@@ -152,6 +155,9 @@ class Head:
         self.gate_up = of("layers.0.mlp.gate_proj", "layers.0.mlp.up_proj")
         self.down = of("layers.0.mlp.down_proj")
         self.norm = of("layers.0.post_attention_layernorm")
+        weights = {"fc": (self.fc, self.fc_bias), "qkv": (self.qkv, self.qkv_bias), "out": (self.out, self.out_bias)}
+        weights |= {"gate_up": (self.gate_up, None), "down": (self.down, None)}
+        self.by = of_products("head", {name: Weight(weight) for name, weight in weights.items()})
         self.nothing = torch.zeros((1, 1, 1), device=device, dtype=dtype)
         self.capacity = self.positions = 0
 
@@ -313,14 +319,14 @@ class Head:
         rope: tuple[Tensor, Tensor],  # (width or 1, 1, head size) each
         unseen: Tensor | None,  # (width, end), added to the scores; None: everything is seen
     ) -> Tensor:
-        x = linear(torch.cat((embedding(tokens, self.embed), features), dim=-1), self.fc, self.fc_bias)
+        x = self.by["fc"](torch.cat((embedding(tokens, self.embed), features), dim=-1))
         return self._mlp(self._attention(x, at, end, rope, unseen).add_(x))
 
     def _attention(
         self, x: Tensor, at: slice | Tensor, end: int, rope: tuple[Tensor, Tensor], unseen: Tensor | None
     ) -> Tensor:
         heads, num_kv_heads = self.heads, self.num_kv_heads
-        qkv = linear(x, self.qkv, self.qkv_bias).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
+        qkv = self.by["qkv"](x).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = torch.split(qkv, [heads, num_kv_heads, num_kv_heads], dim=1)
             q = rms_norm(q, (self.size,), self.q_norm, self.eps)
@@ -333,11 +339,11 @@ class Head:
             self.cache.index_copy_(1, at, fresh)
         keys, values = self.cache[:num_kv_heads, :end], self.cache[num_kv_heads:, :end]  # (kv heads, end, head size)
         mixed = attend(rotated[:, :heads].transpose(0, 1), keys, values, unseen, self.scale)
-        return linear(mixed, self.out, self.out_bias)
+        return self.by["out"](mixed)
 
     def _mlp(self, r: Tensor) -> Tensor:
-        gate, up = linear(rms_norm(r, (self.hidden,), self.norm, self.eps), self.gate_up).chunk(2, dim=-1)
-        return linear(silu(gate).mul_(up), self.down).add_(r)
+        gate, up = self.by["gate_up"](rms_norm(r, (self.hidden,), self.norm, self.eps)).chunk(2, dim=-1)
+        return self.by["down"](silu(gate).mul_(up)).add_(r)
 
     @property
     def memory(self) -> int:
@@ -345,5 +351,6 @@ class Head:
         if self.target is None:
             return sum(tensor.nbytes for tensor in self.file.tensors.values())
         held = [self.fc, self.qkv, self.out, self.gate_up, self.down, self.norm, self.cache, self.cos, self.sin]
+        copies = sum(product.nbytes for product in self.by.values())
         own = self.embed.nbytes if self.embed.data_ptr() != self.shown else 0
-        return sum(tensor.nbytes for tensor in held) + own + (0 if self.pruned is None else self.pruned.memory)
+        return sum(tensor.nbytes for tensor in held) + copies + own + (0 if self.pruned is None else self.pruned.memory)

@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from wager.models import calibration, packed
+from wager.models.calibration import of_products
+from wager.models.packed import Weight
 from wager.models.runner import Runner
 
 
@@ -15,17 +16,16 @@ class PrunedLMHead:
     def __init__(self, rows: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
         self.ids = ids.to(rows.device)  # (rows,)
         self.rows = rows  # (rows, hidden)
-        self.weight = packed.Weight((rows, bias))
-        self.ways = calibration.of_product("pruned lm_head", self.weight) if packed.usable(self.rows) else None
+        self.project = of_products("pruned lm_head", {"": Weight((rows, bias))})[""]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(width, hidden) to logits (width, rows)."""
-        return packed.product(self.weight, calibration.way_at(self.ways, len(x)))(x)
+        return self.project(x)
 
     @property
     def memory(self) -> int:
         """Bytes of its rows."""
-        return self.rows.nbytes + self.weight.nbytes
+        return self.rows.nbytes + self.project.nbytes
 
 
 _KNOWN: weakref.WeakValueDictionary[tuple[Any, ...], PrunedLMHead] = weakref.WeakValueDictionary()

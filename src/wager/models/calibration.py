@@ -14,7 +14,7 @@ import torch
 
 from wager.core import files
 from wager.models.embedded import cache
-from wager.models.packed import FUSED, PACKED, PLAIN, Weight, product
+from wager.models.packed import FUSED, PACKED, PLAIN, Product, Weight, product, usable
 
 log = logging.getLogger("wager")
 
@@ -55,11 +55,36 @@ def ways_of(
     return {way: partial(prepare, way) for way in (PLAIN, PACKED, *((FUSED,) if fused else ()))}
 
 
-def of_product(name: str, weight: Weight) -> list[str]:
-    """The fastest ways of a single product, in a fifth of the time that a model's operations may take."""
-    sample = weight.sample(SAMPLE)
-    operations = {name: ways_of(partial(product, sample), sample)}
-    return calibrated({name: weight.shape}, operations, BUDGET / 5)[name]
+class CalibratedProduct:
+    """The product with a weight, run for every number of tokens in the way that is the fastest here."""
+
+    def __init__(self, weight: Weight, ways: list[str] | None = None) -> None:
+        self.weight, self.ways = weight, ways
+        self._made: dict[int, Product] = {}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(width, inputs) to (width, outputs)."""
+        width = min(len(x), WIDTHS[-1])
+        run = self._made.get(width)
+        if run is None:
+            run = self._made[width] = product(self.weight, way_at(self.ways, width))
+        return run(x)
+
+    @property
+    def nbytes(self) -> int:
+        """Of the packed copy."""
+        return self.weight.nbytes
+
+
+def of_products(kind: str, weights: Mapping[str, Weight]) -> dict[str, CalibratedProduct]:
+    """Products outside a model's layers, timed in a fifth of the time that a model's operations may take."""
+    if not all(usable(part) for weight in weights.values() for part, _ in weight.parts):
+        return {name: CalibratedProduct(weight) for name, weight in weights.items()}
+    samples = {f"{kind} {name}".rstrip(): (name, weight.sample(SAMPLE)) for name, weight in weights.items()}
+    operations = {said: ways_of(partial(product, sample), sample) for said, (_, sample) in samples.items()}
+    shapes = {said: weights[name].shape for said, (name, _) in samples.items()}
+    plan = calibrated(shapes, operations, BUDGET / 5)
+    return {name: CalibratedProduct(weights[name], plan[said]) for said, (name, _) in samples.items()}
 
 
 def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, budget: float = BUDGET) -> Plan:
