@@ -282,3 +282,42 @@ class TestSchedulerHook(Served):
 class TestProposerHook(Served):  # the default
     arguments = ()
     settings = Settings()
+
+
+class TestTwoRanks:
+    """Data-parallel ranks of a dense model: each is an engine that decides for itself."""
+
+    arguments = ("--drafter", "suffix", "--max-length", "3", "--policy", "random", "--data-parallel-size", "2")
+    environment: ClassVar[dict[str, str]] = {}
+
+    def test_both_draft_and_write_what_the_model_writes(self, expected: list[Reference], server: Server) -> None:
+        with ThreadPoolExecutor(12) as pool:
+            texts = list(pool.map(lambda prompt: ask(server, prompt).choices[0].message.content, PROMPTS))
+        assert not [i for i, text in enumerate(texts) if expected[i].differs(text)]
+        families = text_string_to_metric_families(server.metrics())
+        samples = [sample for family in families for sample in family.samples]
+        served = {s.labels["engine"]: s.value for s in samples if s.name == "vllm:time_to_first_token_seconds_count"}
+        drafted = {s.labels["engine"]: s.value for s in samples if s.name == "vllm:spec_decode_num_draft_tokens_total"}
+        assert sum(served.values()) == len(PROMPTS)
+        assert min(served.values()) > 0
+        assert len(served) == len(drafted) == 2
+        assert min(drafted.values()) > 0
+
+    def test_the_metrics_are_those_of_both_together(self, server: Server) -> None:
+        found = settled(server)
+        rounds = found["wager_pulls_total"] + found["wager_accepted_tokens_total"]
+        begun = found["vllm:time_to_first_token_seconds_count"]
+        assert rounds == found["wager_emitted_tokens_total"] == found["wager_tokens_total"] - begun
+        assert found["wager_tokens_total"] >= found["vllm:generation_tokens_total"]
+
+    def test_each_keeps_a_state_of_its_own(self, server: Server) -> None:
+        states = [server.log.with_name(name) for name in ("state.json", "state.1.json")]
+
+        def saved() -> bool:
+            with ThreadPoolExecutor(4) as pool:  # steps are what makes a rank save
+                list(pool.map(lambda prompt: ask(server, prompt), PROMPTS[:4]))
+            return all(state.exists() for state in states)
+
+        wait_until(saved, "the states were not saved")
+        for state in states:
+            Settings(("suffix",), 3, "random").build_policy().load_state_dict(json.loads(state.read_text())["state"])
