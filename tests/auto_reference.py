@@ -163,9 +163,7 @@ class Slow:
 
     def compared(self, context: Context) -> bool:
         """Whether there are several models, and what they read was scored."""
-        here = self.known.in_text
-        compared = bool(here.readable) or (here.reads is True and here.told)
-        return self.several(context) and compared and bool(here.drafters)
+        return self.several(context) and bool(self.known.in_text.readable) and bool(self.known.in_text.drafters)
 
     def several(self, context: Context) -> bool:
         silent = {arm.drafter for arm in context.arms if arm.length} - {*self.known.hinted, *context.hints}
@@ -214,7 +212,7 @@ class Slow:
         rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
         if not counts.card:
             return 1 / math.sqrt((sum(counts.tried) + 2) * rate * (1 - rate)), 0.0, 0.0
-        own = 1 / math.sqrt((sum(counts.tried) + 50 * len(counts.card)) * rate * (1 - rate))
+        own = 1 / math.sqrt((sum(counts.tried) + self.kinship() * len(counts.card)) * rate * (1 - rate))
         _, covariance = self.moved()
         at = 1 + list(self.known.positional.shifts).index(key.partition("@")[0])
         common = (covariance[0, 0] + covariance[at, 0]) / math.sqrt(covariance[0, 0])
@@ -245,29 +243,22 @@ class Slow:
         means, _ = self.moved()
         return float(shifts[name].start + means[0] + means[1 + list(shifts).index(name)])
 
-    def levelled(self, key: str) -> bool:
-        """Whether it is not the counts of a drafter's only shape that tell how good it is beside others."""
-        counts, name = self.known.positional.counts, key.partition("@")[0]
-        shapes = [other for other, own in counts.items() if other.partition("@")[0] == name and own.card]
-        return len(self.known.positional.shifts) > 1 and len(shapes) == 1
+    def kinship(self) -> float:
+        """Tokens at each position that the proportions on a card are worth: as many as tell apart several drafters."""
+        return max(50.0, 4 / max(self.apart(), 0.004)) if len(self.known.positional.shifts) > 1 else 50.0
 
     def odds(self, key: str, length: int) -> list[float]:
         """Of acceptance at each position: by the counts, and by the card, moved as far as the drafter's others are, or
         else by the rate over all positions."""
         counts = self.known.positional.of(key, length)
         rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
-        expected, tokens = [rate] * len(counts.tried), 8
+        expected, tokens = [rate] * len(counts.tried), 8.0
         if counts.card:
             moved = math.exp(self.distance(key.partition("@")[0]))
             listed = [counts.card[min(j, len(counts.card) - 1)] * moved for j in range(len(counts.tried))]
-            expected, tokens = [x / (1 + x) for x in listed], 50
+            expected, tokens = [x / (1 + x) for x in listed], self.kinship()
         pairs = zip(counts.kept, counts.tried, expected, strict=True)
-        odds = [(k + tokens * p) / (n - k + tokens * (1 - p)) for k, n, p in pairs]
-        if counts.card and self.levelled(key) and counts.tried:
-            told = [n * p * (1 - p) for n, p in zip(counts.tried, expected, strict=True)]
-            beside = np.log(odds) - np.log(np.array(expected) / (1 - np.array(expected)))
-            odds = [x * math.exp(-np.average(beside, weights=told)) for x in odds]
-        return odds[:length]
+        return [(k + tokens * p) / (n - k + tokens * (1 - p)) for k, n, p in pairs][:length]
 
     def is_drawn(self, key: str, cautious: bool) -> bool:
         here = self.known.in_text

@@ -14,8 +14,8 @@ from torch import Tensor
 from wager.eagle.eagle3_head import Eagle3Head
 from wager.eagle.fused_layer import fits_kernels, fused_layer
 from wager.eagle.graph_inputs import CHAIN, LAST, POSITION, READ, START, TOKENS, TREE, WHERE
-from wager.eagle.head import Chain, Head, Shape
-from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow, grown_of
+from wager.eagle.head import Head, Shape
+from wager.eagle.tree import Chain, DraftTree, GumbelNoise, choose, grow, grown_of
 from wager.models.cuda_capture import GraphPool
 from wager.models.runner import CHUNK, TOLERANCE, WIDEST_TREE, Runner, apart
 

@@ -10,7 +10,6 @@ The arithmetic is vLLM's, so a head is the same drafter there and here. EAGLE-3 
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.nn.functional import embedding, rms_norm, silu
 from wager.core.require import require
 from wager.eagle.checkpoint import EMBED, Checkpoint, read
 from wager.eagle.pruned_lm_head import PrunedLMHead, pruned_lm_head
-from wager.eagle.tree import DraftTree, GumbelNoise, choose, grow
+from wager.eagle.tree import Chain, DraftTree, GumbelNoise, choose, grow
 from wager.models import compat_transformers
 from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.calibration import CalibratedProduct, of_products
@@ -31,13 +30,6 @@ from wager.models.runner import CHUNK, Runner
 SINKS = 4  # first entries that a bounded cache keeps: attention rests on them (StreamingLLM)
 
 Shape = tuple[int, int]  # of a draft: its depth, and its breadth as a tree; 0: a chain
-
-
-class Chain(NamedTuple):
-    """A drafted chain; both may be overwritten by the next."""
-
-    tokens: Tensor  # (length,)
-    logits: Sequence[Tensor]  # before any noise, (1, vocabulary) or (1, pruned)
 
 
 class Head:
@@ -157,7 +149,8 @@ class Head:
         self.norm = of("layers.0.post_attention_layernorm")
         weights = {"fc": (self.fc, self.fc_bias), "qkv": (self.qkv, self.qkv_bias), "out": (self.out, self.out_bias)}
         weights |= {"gate_up": (self.gate_up, None), "down": (self.down, None)}
-        self.by = of_products("head", {name: Weight(weight) for name, weight in weights.items()})
+        made = of_products({f"head {name}": Weight(weight) for name, weight in weights.items()})
+        self.by = dict(zip(weights, made.values(), strict=True))
         self.nothing = torch.zeros((1, 1, 1), device=device, dtype=dtype)
         self.capacity = self.positions = 0
 

@@ -9,6 +9,8 @@ from wager.models.calibration import of_products
 from wager.models.packed import Weight
 from wager.models.runner import Runner
 
+NAME = "pruned lm_head"
+
 
 class PrunedLMHead:
     """The rows of an output head that belong to some tokens."""
@@ -16,7 +18,7 @@ class PrunedLMHead:
     def __init__(self, rows: torch.Tensor, bias: torch.Tensor | None, ids: torch.Tensor) -> None:
         self.ids = ids.to(rows.device)  # (rows,)
         self.rows = rows  # (rows, hidden)
-        self.project = of_products("pruned lm_head", {"": Weight((rows, bias))})[""]
+        self.project = of_products({NAME: Weight((rows, bias))})[NAME]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(width, hidden) to logits (width, rows)."""

@@ -1,4 +1,4 @@
-"""A tree of drafts that grows where the head is sure (EAGLE-2, Li et al. 2024).
+"""Drafts of a head: chains, and a tree that grows where the head is sure (EAGLE-2, Li et al. 2024).
 
 Grow: of the newest nodes those with the likeliest paths are expanded, each by its likeliest tokens. Choose: of all
 nodes the likeliest paths stay. A path is never likelier than what it goes on from, so what stays is a tree. The device
@@ -26,6 +26,13 @@ class GumbelNoise(NamedTuple):
     def perturb(self, logits: torch.Tensor, level: int) -> torch.Tensor:
         """Scores by which tokens so many levels after an entry are chosen, in float32."""
         return logits.float() / self.temperature + self.rows[level]
+
+
+class Chain(NamedTuple):
+    """A drafted chain; both may be overwritten by the next."""
+
+    tokens: torch.Tensor  # (length,)
+    logits: Sequence[torch.Tensor]  # before any noise, (1, vocabulary) or (1, pruned vocabulary)
 
 
 class DraftTree(NamedTuple):

@@ -14,7 +14,7 @@ import torch
 
 from wager.core import files
 from wager.models.embedded import cache
-from wager.models.packed import FUSED, PACKED, PLAIN, Product, Weight, product, usable
+from wager.models.packed import FUSED, PACKED, PLAIN, Weight, product, usable
 
 log = logging.getLogger("wager")
 
@@ -60,15 +60,17 @@ class CalibratedProduct:
 
     def __init__(self, weight: Weight, ways: list[str] | None = None) -> None:
         self.weight, self.ways = weight, ways
-        self._made: dict[int, Product] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """(width, inputs) to (width, outputs)."""
-        width = min(len(x), WIDTHS[-1])
-        run = self._made.get(width)
-        if run is None:
-            run = self._made[width] = product(self.weight, way_at(self.ways, width))
-        return run(x)
+        way = way_at(self.ways, len(x))
+        if way != PLAIN:
+            try:
+                self.weight.packed()
+            except RuntimeError as error:  # no memory for a copy
+                log.warning("a weight could not be packed (%s): its products will be slower", error)
+                self.ways, way = None, PLAIN
+        return product(self.weight, way)(x)
 
     @property
     def nbytes(self) -> int:
@@ -76,15 +78,14 @@ class CalibratedProduct:
         return self.weight.nbytes
 
 
-def of_products(kind: str, weights: Mapping[str, Weight]) -> dict[str, CalibratedProduct]:
-    """Products outside a model's layers, timed in a fifth of the time that a model's operations may take."""
+def of_products(weights: Mapping[str, Weight]) -> dict[str, CalibratedProduct]:
+    """Products outside a model's layers, timed together in a fifth of the time that a model's operations may take."""
     if not all(usable(part) for weight in weights.values() for part, _ in weight.parts):
         return {name: CalibratedProduct(weight) for name, weight in weights.items()}
-    samples = {f"{kind} {name}".rstrip(): (name, weight.sample(SAMPLE)) for name, weight in weights.items()}
-    operations = {said: ways_of(partial(product, sample), sample) for said, (_, sample) in samples.items()}
-    shapes = {said: weights[name].shape for said, (name, _) in samples.items()}
-    plan = calibrated(shapes, operations, BUDGET / 5)
-    return {name: CalibratedProduct(weights[name], plan[said]) for said, (name, _) in samples.items()}
+    samples = {name: weight.sample(SAMPLE) for name, weight in weights.items()}
+    operations = {name: ways_of(partial(product, sample), sample) for name, sample in samples.items()}
+    plan = calibrated({name: weight.shape for name, weight in weights.items()}, operations, BUDGET / 5)
+    return {name: CalibratedProduct(weight, plan[name]) for name, weight in weights.items()}
 
 
 def calibrated(shapes: Mapping[str, tuple[int, int]], operations: Operations, budget: float = BUDGET) -> Plan:

@@ -294,3 +294,31 @@ def test_a_drafter_that_is_known_by_itself_moves_the_others_little_where_cards_d
     assert unlike.shifts["y"].value > 0.4 * unlike.shifts["x"].value
     assert unlike.shifts["x"].deviation < 0.3
     assert unlike.shifts["y"].deviation > 1.0
+
+
+def test_what_idle_heads_showed_in_hard_texts_does_not_hold_down_the_one_that_runs_in_easier_ones() -> None:
+    model, rng = positional(0.002, *"uvwxyz"), np.random.default_rng(0)
+    for name in "uvwxyz":
+        for _ in range(200):
+            model.learn(name, run_of(rng, [0.5] * 4), 4)
+    for _ in range(1500):
+        model.learn("x", run_of(rng, [0.62] * 4), 4)
+    model.settle_learned()
+    brings = sum(0.62**n for n in range(5))
+    assert model.tokens(model.counts["x"].odds, 1.0)[4] == pytest.approx(brings, rel=0.05)
+
+
+def test_the_proportions_on_cards_that_hardly_differ_are_trusted_more() -> None:
+    """One head alone learns its own; beside others, positions that differ from the card by luck decide nothing."""
+    own: list[list[float]] = []
+    for names in (("x",), ("x", "y")):
+        model = PositionalAcceptance(np.random.default_rng(0), CONFIG)
+        model.apart = 0.002
+        for name in names:
+            model.expect(name, (0.5, 0.5))
+        for accepted in [0, 2] * 100:  # the second token is always right where the first is
+            model.learn("x", accepted, 2)
+        own.append(model.counts["x"].odds)
+    alone, beside = own
+    assert alone[1] > 2.0 * alone[0]
+    assert beside[1] < 1.3 * beside[0]

@@ -169,11 +169,11 @@ class NothingCommon(Slow):
         return shift.start + shift.evidence / (shift.information + 4)
 
 
-class CountsOfEasyTexts(Slow):
-    """Lets a drafter seem better than others for having been run in easier texts."""
+class OwnProportions(Slow):
+    """Trusts the counts of one drafter's positions, though cards say that drafters hardly differ."""
 
-    def levelled(self, key: str) -> bool:
-        return False
+    def kinship(self) -> float:
+        return 50.0
 
 
 class AlwaysDrawn(Slow):
@@ -193,7 +193,7 @@ class SpreadChange(Slow):
         return None
 
 
-SEVERAL_MISTAKEN = [NoShift, WholeShift, TextsDifferAlike, NothingCommon, CountsOfEasyTexts, AlwaysDrawn, FreeChange,
+SEVERAL_MISTAKEN = [NoShift, WholeShift, TextsDifferAlike, NothingCommon, OwnProportions, AlwaysDrawn, FreeChange,
                     SpreadChange]  # fmt: skip
 
 

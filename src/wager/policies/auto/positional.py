@@ -8,10 +8,9 @@ What a head's card says of its chains and trees holds in proportion: where one o
 there, so are the others, by about the same log odds. So what was not run in a text is known from what was.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
-from math import exp, log, sqrt
+from math import exp, sqrt
 from operator import mul
 from typing import ClassVar
 
@@ -28,17 +27,18 @@ class Shift(Learner):
     """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
 
     __slots__ = (
-        *("common", "compared", "config", "deviation", "evidence"),
-        *("factor", "information", "own", "start", "value"),
+        *("common", "config", "deviation", "evidence"),
+        *("factor", "information", "kinship", "own", "start", "value"),
     )
     learned = ("start", "evidence", "information")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
         self.start = 0.0  # at first, or at the last change
-        # Since then: p (1 - p) a token, and the sum of that times how far the shift is from there by it.
-        self.evidence = self.information = 0.0
-        self.compared = False  # whether there are other drafters with a card, and it has no trees beside its chains
+        # Since then: the sum of p (1 - p) over tokens, and the same with each times the move from the start that it
+        # shows; both fade.
+        self.information = self.evidence = 0.0
+        self.kinship = config.kinship  # tokens of evidence, at each position, that the card's proportions are worth
         self.place(0.0, 0.0, 0.0)
 
     def place(self, moved: float, own: float, common: float) -> None:
@@ -49,16 +49,19 @@ class Shift(Learner):
 
     def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
         """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
-        surplus = information = tokens = 0.0
+        surplus = information = 0.0
         for at, n in enumerate(tried):
             x = card[min(at, len(card) - 1)] * self.factor
             chance = x / (1.0 + x)
             surplus += (kept[at] if at < len(kept) else 0.0) - n * chance
             information += n * chance * (1.0 - chance)
-            tokens += n
+        self.evidence += surplus + information * (self.value - self.start)
+        self.information += information
+
+    def fade(self, tokens: float) -> None:
+        """So many tokens later."""
         keep = 1.0 - tokens / (tokens + self.config.count_memory)
-        self.evidence = keep * self.evidence + surplus + information * (self.value - self.start)
-        self.information = keep * self.information + information
+        self.evidence, self.information = keep * self.evidence, keep * self.information
 
     def begin(self) -> None:
         """Something has changed: it is as little known as at first."""
@@ -89,11 +92,11 @@ class AcceptanceCounts(Learner):
         self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
         weight, variance = self.config.shrinkage, rate * (1.0 - rate)
         if self.card and self.shift is not None:
-            weight, card, factor = self.config.kinship, self.card, self.shift.factor
-            chances = [1.0 - 1.0 / (1.0 + card[min(j, len(card) - 1)] * factor) for j in range(len(self.tried))]
-            self.own = 1.0 / sqrt((total + weight * len(card)) * variance)  # of the log odds beside all others
-            self.deviation = sqrt(self.own**2 + self.shift.deviation**2)  # of the log odds
-            self.relative = sqrt(self.own**2 + self.shift.own**2)  # beside those of other drafters
+            weight, shift = self.shift.kinship, self.shift
+            chances = self.chances(shift.factor)
+            self.own = 1.0 / sqrt((total + weight * len(self.card)) * variance)  # of the log odds beside all others
+            self.deviation = sqrt(self.own**2 + shift.deviation**2)  # of the log odds
+            self.relative = sqrt(self.own**2 + shift.own**2)  # beside those of other drafters
         else:
             chances = [rate] * len(self.tried)
             self.own = self.deviation = self.relative = 1.0 / sqrt((total + 2.0) * variance)
@@ -101,20 +104,11 @@ class AcceptanceCounts(Learner):
             (k + weight * p) / (n - k + weight * (1.0 - p))
             for k, n, p in zip(self.kept, self.tried, chances, strict=True)
         ]
-        if self.card and self.shift is not None and self.shift.compared:
-            self._level(chances)
 
-    def _level(self, chances: Sequence[float]) -> None:
-        """Leave to the drafter's shift by how much all positions together differ from these chances.
-
-        Counts are of easy and hard texts alike. Beside a drafter that was not run in these, one that was must not seem
-        the better or the worse for it; of what is common to all, the shift tells both.
-        """
-        counted = [n * p * (1.0 - p) for n, p in zip(self.tried, chances, strict=True)]
-        beside = [log(x * (1.0 - p) / p) for x, p in zip(self.odds, chances, strict=True)]
-        if total := sum(counted):
-            factor = exp(-sum(map(mul, counted, beside)) / total)
-            self.odds = [x * factor for x in self.odds]
+    def chances(self, factor: float) -> list[float]:
+        """Of tokens at each position, by the card with this factor on all odds."""
+        card = self.card
+        return [1.0 - 1.0 / (1.0 + card[min(j, len(card) - 1)] * factor) for j in range(len(self.tried))]
 
     def fade(self, tokens: float) -> None:
         """Leave so many tokens of evidence."""
@@ -150,14 +144,22 @@ class PositionalAcceptance(Learner):
 
     def relate(self) -> None:
         """How far drafters are from their cards: in part all alike, for texts are harder or easier than those on the
-        cards, and in part each for itself (random effects)."""
-        apart = self.apart if len(self.shifts) > 1 else 0.0
+        cards, and in part each for itself (random effects).
+
+        The move of drafter i from its start is c + o[i], with c of variance 1 / trust and o[i] of variance ``apart``.
+        Of c it shows as much as ``weight * information`` says; o[i] follows from what is left.
+        """
+        several, config = len(self.shifts) > 1, self.config
+        apart = self.apart if several else 0.0
+        # What is one drafter's own is no larger at a position than over all: counts say more only once they are many.
+        kinship = max(config.kinship, 4.0 / max(apart, 4.0 / config.count_memory)) if several else config.kinship
         weights = [1.0 / (1.0 + apart * shift.information) for shift in self.shifts.values()]
         known = list(zip(self.shifts.values(), weights, strict=True))
         information = self.trust + sum(weight * shift.information for shift, weight in known)
         common = sum(weight * shift.evidence for shift, weight in known) / information
         for shift, weight in known:  # where a drafter's own evidence decides, what is common matters little
             own = apart * weight * (shift.evidence - common * shift.information)
+            shift.kinship = kinship
             shift.place(common + own, sqrt(apart * weight), weight / sqrt(information))
 
     def of(self, key: str, length: int) -> AcceptanceCounts:
@@ -178,8 +180,7 @@ class PositionalAcceptance(Learner):
         certain = 1.0 / self.config.kinship  # no position of a card is
         own.card = [x / (1.0 - x) for x in (min(1.0 - certain, max(certain, rate)) for rate in rates)]
         own.shift = self.shifts.setdefault(drafter, Shift(self.config))
-        self._compare()
-        own.settle()
+        self.settle()
         if not own.total:
             reach, tokens = list(accumulate(rates, mul, initial=1.0))[: len(rates)], self.config.shrinkage
             own.tried[: len(rates)] = [tokens * x / sum(reach) for x in reach]
@@ -189,16 +190,9 @@ class PositionalAcceptance(Learner):
     def settle(self) -> None:
         for key, own in self.counts.items():
             own.shift = self.shifts.get(key.partition("@")[0]) if own.card else None
-        self._compare()
+        self.relate()
         for own in self.counts.values():
             own.settle()
-
-    def _compare(self) -> None:
-        """Drafters with a card were added."""
-        shapes = Counter(key.partition("@")[0] for key, own in self.counts.items() if own.card)
-        for name, shift in self.shifts.items():
-            shift.compared = len(self.shifts) > 1 and shapes[name] == 1
-        self.relate()
 
     def draws_for(self, count: int) -> list[float]:
         """Standard normal numbers to take from the end of, at least so many."""
@@ -311,12 +305,15 @@ class PositionalAcceptance(Learner):
                 return True
             if total > 1.1 * config.count_memory:
                 own.fade(config.count_memory)
+                own.settle()
         return False
 
     def _shift(self, key: str, own: AcceptanceCounts, tried: Sequence[float], kept: Sequence[float]) -> None:
         """Let all other chains and trees with a card know of this."""
         if own.shift is not None:
             own.shift.learn(own.card, tried, kept)
+            for shift in self.shifts.values():
+                shift.fade(sum(tried))
             self.relate()
             self.unsettled.update(name for name, other in self.counts.items() if other.shift is not None)
             self.unsettled.discard(key)
@@ -327,11 +324,9 @@ class PositionalAcceptance(Learner):
         own.tried = [0.5 * x * n / own.total for x in own.tried]
         own.kept = [x * hits / n for x in own.tried]
         own.latest = 0.5 * n, 0.5 * hits
-        own.settle()
         for other in self.counts.values():
             if other is not own and other.total > self.config.shrinkage:
                 other.fade(self.config.shrinkage)
-                other.settle()
         for shift in self.shifts.values():
             shift.begin()
-        self.relate()
+        self.settle()

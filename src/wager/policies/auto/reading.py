@@ -39,7 +39,7 @@ class TextAcceptance(Learner):
     the text is, not which drafter is the right one: it is taken out, and not used.
     """
 
-    learned = ("drafters", "readable", "told", "aside", "wait", "current", "credit", "variance", "weight", "familiar")
+    learned = ("drafters", "readable", "aside", "wait", "current", "credit", "variance", "weight", "familiar")
     elements: ClassVar = {"drafters": DrafterInText}
 
     def __init__(self, config: AutoConfig) -> None:
@@ -53,7 +53,6 @@ class TextAcceptance(Learner):
         # drafters that were scored at tokens that they read: they need not be run to be known
         self.readable: set[str] = set()
         self.reads: bool | None = None  # whether idle drafters read in this engine; None: that is not known yet
-        self.told = False  # whether cards tell how far drafters differ
         self.factors: dict[str, float] = {}  # drafter -> on its odds; empty: nobody reads here
         # Of the last tokens, whether a drafter with hints drafted for them: such tokens are easier than those that
         # models are run for, and tell nothing of these.
@@ -70,7 +69,6 @@ class TextAcceptance(Learner):
     def expect(self, variance: float, drafters: Iterable[str]) -> None:
         """Start from the variance of shifts that the cards of drafters tell, unless it was learned already."""
         self.familiar.update(drafters)
-        self.told = True
         if self.weight <= 1.0:
             self.variance, self.weight = variance, self.config.short_memory
 
@@ -135,7 +133,7 @@ class TextAcceptance(Learner):
 
     def settle(self) -> None:
         known, prior = self.drafters, self.prior
-        if not (self.readable or (self.reads and self.told)):
+        if not self.readable:
             return
         together = sum(own.surplus for own in known.values()) / (
             sum(own.information for own in known.values()) + self.common

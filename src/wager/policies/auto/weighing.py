@@ -246,11 +246,12 @@ class ArmWeighing(ProposalWeighing):
         return None
 
     def _settled(self, group: ArmGroup) -> bool:
-        """Whether it is known without being run, because its drafter reads, or has a card and reads where that pays,
-        and has no trees beside its chains: then there is no Thompson draw. Between chains and trees, which reading does
-        not tell apart, a change is free."""
-        here, card = self.in_text, self.positional.counts[group.key].card
-        return (group.key in here.readable or (bool(card) and here.reads is not False)) and group.key in self._chains
+        """Whether it is known without being run, because its drafter reads, or has a card in an engine in which idle
+        models read where that pays, and has no trees beside its chains: then there is no Thompson draw. Between chains
+        and trees, which reading does not tell apart, a change is free."""
+        here, key = self.in_text, group.key
+        card = key == group.drafter and bool(self.positional.counts[key].card)  # of chains
+        return (key in here.readable or (card and here.reads is not False)) and key in self._chains
 
     def _stays(self, drafter: str) -> bool:
         """Whether another drafter is in use in this text, so that a change to this one has to pay."""
