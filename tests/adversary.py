@@ -128,7 +128,7 @@ class World:
             late = CATCH_UP * lag * plain if lag > 1 else 0.0
             drafting = sum(asking.values()) + (STEP * plain * arm.length if arm.drafter in read else 0.0)
             stall = plain * self.rng.exponential(20) if self.rng.random() < self.stalls else 0.0
-            over = (verify + late + drafting - policy._most_seconds) / plain if arm.length else 0.0
+            over = (verify + late + drafting - policy._now.most_seconds) / plain if arm.length else 0.0
             timed = verify * float(np.exp(self.rng.normal(0, self.noise))) + stall
             others: dict[str, Accepted] = {
                 name: min(self.accept(self, Arm(name, 8)), accepted + 1) for name in hints if name != arm.drafter

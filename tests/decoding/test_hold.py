@@ -201,14 +201,15 @@ def test_auto_lets_a_draft_stand_only_as_long_as_its_bound_holds_with_all_of_the
     noise = auto.latency.verify.noise
     most = plain * (1.0 + lost) / noise
     auto.choose(Context(auto.arms, tokens=1, remaining=100))
-    auto._chosen, auto._plain_seconds, auto._most_seconds = (DRAFT, 2.0, most), plain, most
+    now = auto._now
+    now.best, now.plain_seconds, now.most_seconds = (DRAFT, 2.0, most), plain, most
     bound = auto.exploration.bound
     rounds = 1 + auto.may_stand(0.0)
     assert rounds == int(bound.room / lost)
     for _ in range(rounds):
         bound.drafted(1, most * noise, most * noise, plain)
     assert -bound.balance <= 3.0 + 0.02 * bound.tokens
-    auto._chosen = (OFF, 1.0, plain)
+    now.best = OFF, 1.0, plain
     assert auto.may_stand(0.0) >= LONGEST, "plain decoding loses nothing"
 
 

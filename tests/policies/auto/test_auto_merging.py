@@ -123,7 +123,7 @@ def test_a_merged_draft_is_worth_more_than_both_of_its_parts_are_alone() -> None
     arm = policy.choose(context(policy, 150))
     assert arm.merged is not None
     merged, *others = policy.options()
-    rate = policy._value_rate
+    rate = policy._now.rate
     worth = merged.tokens - rate * merged.seconds
     assert all(worth >= other.tokens - rate * other.seconds - 1e-9 for other in others)
 

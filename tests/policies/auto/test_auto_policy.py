@@ -266,7 +266,7 @@ def test_what_a_round_takes_at_most_is_not_that_of_an_earlier_choice() -> None:
             break
         policy.observe(Round(arm, 0, 0, 1, verify_seconds=0.02, others={"x": 1}))
     assert arm.drafter == "x"
-    assert policy._most_seconds < 0.1
+    assert policy._now.most_seconds < 0.1
 
 
 @pytest.mark.parametrize("changed", ["lag", "previous", "observed", "arms", "batch", "calibrated"])

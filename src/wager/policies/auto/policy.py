@@ -9,6 +9,7 @@ from wager.core.batch import Batch, BatchRound, Choices
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.arms import Best, Estimate
 from wager.policies.auto.batch import BatchChooser, context_of_one, round_of_one
+from wager.policies.auto.decision import Decision
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
 from wager.policies.auto.latency import LatencyModel
@@ -63,14 +64,9 @@ class Auto(Probing):
         self.merging = MergeModel(config)
         self.exploration = Exploration(self.drafters, self.rng, config)
         self.batch = BatchChooser(self.drafters, self.acceptance, self.latency, self.exploration, self.budget)
-        self._chosen: Estimate | None = None
         self._verify_seconds: list[float] = []
-        self._value_rate, self._timed = 0.0, False
-        self._most_seconds = inf  # that the round chosen last takes at most, proposals left out
-        self._reading: dict[str, int] = {}  # drafter that reads after this round -> tokens that it had not read before
-        self._most_reading = 0.0
+        self._timed = False
         self._awaiting = 0  # rounds in which a new text's first draft may still be under way
-        self._wait = 0  # rounds until it is considered again who reads
         self._earlier = None
         self._calibrated = False
         self._plain_seen = False  # whether plain decoding was timed since this policy was made, loaded or reset
@@ -109,12 +105,13 @@ class Auto(Probing):
             self._expect_rate(context)
         seconds, rate = self._costs(batch)
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
-        self._proposals, self._gains, self._called, self._merge = [], [], context.proposal_seconds, (0.0, 0.0)
-        self._verify_seconds, self._plain_seconds, self._value_rate = seconds, plain, rate
+        # what models are worth is as before until they are weighed again
+        now = self._now = Decision(context.proposal_seconds, plain, rate, self._now.values)
+        self._verify_seconds = seconds
         self.exploring = True
         timing = context.unobserved and context.previous == OFF  # plain decoding, in the round before
         if batch == 1 and table.off and not timing and self._plain_overdue():
-            self._estimates, self._weighed, self._chosen = [], [], (OFF, 1.0, plain)
+            self._estimates, self._weighed, now.best = [], [], (OFF, 1.0, plain)
             return OFF
         exploration.interval = self.config.probe_interval
         if batch > 1:
@@ -135,7 +132,7 @@ class Auto(Probing):
         timed = min(plain, self.latency.verify.plain or plain)
         bound = exploration.bound
         bound.kept = self._kept_for_reading(context, rate) if self._several and bounded else 0.0
-        room = (timed * (1.0 + bound.draft_room) - sum(self._called.values())) / bound.slower if bounded else inf
+        room = (timed * (1.0 + bound.draft_room) - sum(now.called.values())) / bound.slower if bounded else inf
         value, best = self._weigh(context, seconds, rate, off, room)
         if batch == 1 and self.hinted:
             self._note_proposals((value, best), off)
@@ -152,11 +149,10 @@ class Auto(Probing):
             best = table.shortest[best[0].drafter], best[1], best[2]
         elif batch > 1 and best[0].length and best[0].length >= self.latency.batches.longest(batch):
             best = self._longer(best, batch)
-        self._most_seconds = inf
         if bounded and best is not none:
             best = self._affordable(best, context, off, room, probing) or none
         assert best is not None
-        self._chosen, self._merge = best, self._merge if best[0].merged else (0.0, 0.0)
+        now.best, now.merge = best, now.merge if best[0].merged else (0.0, 0.0)
         return best[0]
 
     def _begin_text(self, context: Context) -> None:
@@ -168,22 +164,23 @@ class Auto(Probing):
 
     def select_readers(self, context: Context) -> tuple[str, ...]:
         """Idle models whose reading is expected to pay, as far as the text can afford their seconds."""
-        self._reading, self._most_reading, self.in_text.reads = {}, 0.0, True
-        if self.in_text.wait > 0 or not self._several or context.batch > 1 or self._chosen is None:
+        now, self.in_text.reads = self._now, True
+        now.reading, now.most_reading = {}, 0.0
+        if self.in_text.wait > 0 or not self._several or context.batch > 1 or now.best is None:
             return ()
-        arm, bound, plain = self._chosen[0], self.exploration.bound, self._plain_seconds
+        arm, bound, plain = now.best[0], self.exploration.bound, now.plain_seconds
         if arm.drafter in self.hinted:  # another kind of round
             return ()
         # what is left of the text's bound once the round that was chosen has taken the most that it can
-        taken = self._most_seconds / plain - 1.0 if arm.length and self._most_seconds < inf else 0.0
+        taken = now.most_seconds / plain - 1.0 if arm.length and now.most_seconds < inf else 0.0
         left, share = plain * (bound.room - taken), plain * bound.reading(context.remaining)
-        readers, self._wait = self._worth_reading(context, self._chosen, self._value_rate)
+        readers, now.wait = self._worth_reading(context, now.best, now.rate)
         for name, (_, most) in readers.items():
             if most <= min(left, share):
-                self._reading[name] = context.lag.get(name, 0)
-                self._most_reading += most
+                now.reading[name] = context.lag.get(name, 0)
+                now.most_reading += most
                 left, share = left - most, share - most
-        return tuple(self._reading)
+        return tuple(now.reading)
 
     def _longer(self, best: Estimate, batch: int) -> Estimate:
         """A draft of up to twice the tokens, where this one is the longest so far and the other could bring more.
@@ -206,7 +203,7 @@ class Auto(Probing):
     def _affordable(self, best: Estimate, context: Context, off: float, room: float, probing: bool) -> Estimate | None:
         """The best draft if it may be tried, or else one that is expected to pay even with little trust in acceptance;
         None: no draft."""
-        seconds, rate, plain = self._verify_seconds, self._value_rate, self._plain_seconds
+        seconds, rate, plain = self._verify_seconds, self._now.rate, self._now.plain_seconds
         bound, (arm, _, taken) = self.exploration.bound, best
         allowed = bound.trials(context.remaining)
         if context.remaining is not None and taken <= plain * (1.0 + allowed) and self._untried(arm):
@@ -221,7 +218,7 @@ class Auto(Probing):
         if found[1] is None or found[0] <= off or (probing and found[1] is not best):
             return None
         known, arm = self._worst_of, found[1][0]
-        self._most_seconds = known[1] if known is not None and known[0] is arm else self._worst(arm, context)
+        self._now.most_seconds = known[1] if known is not None and known[0] is arm else self._worst(arm, context)
         return found[1]
 
     def _untried(self, arm: Arm) -> bool:
@@ -233,12 +230,12 @@ class Auto(Probing):
         self._foreseen = None
         if self.in_text.reads is None:
             self.in_text.reads = False
-        arm, drafted, emitted, others = round.arm, round.drafted, round.emitted, round.others
+        now, arm, drafted, emitted, others = self._now, round.arm, round.drafted, round.emitted, round.others
         if drafted:
             self._awaiting = 0
         self.latency.learn(round)
         hinted = False
-        for proposal in self._proposals:
+        for proposal in now.proposals:
             agreed, length = -1, proposal.length  # -1: the true tokens are not known
             if proposal.name == arm.drafter:
                 agreed, hinted, length = round.own, True, min(length, arm.length, drafted)
@@ -246,16 +243,16 @@ class Auto(Probing):
                 agreed = known
             self.acceptance.learn(proposal, min(agreed + 1, length, emitted), agreed)
             proposal.fill(NO_HINT, 0, NO_HINTS, NO_AGREEMENT)  # the round is let go
-        self._proposals = []
+        now.proposals = []
         batch, exploration = round.batch, self.exploration
-        if batch == 1 and self._plain_seconds:
+        if batch == 1 and now.plain_seconds:
             self._keep_account(round)
-        exploration.selection.learn(self._gains, self._called, self._value_rate, self._plain_seconds)
-        self._called = {}
+        exploration.selection.learn(now.gains, now.called, now.rate, now.plain_seconds)
+        now.called = {}
         unhinted = drafted > 0 and not hinted
         key, length = self._key(arm), arm.length if arm.tree or arm.merged or batch > 1 else drafted
         if unhinted and arm.merged is not None:
-            self.merging.learn(self._merge[1], round.accepted - round.own)
+            self.merging.learn(now.merge[1], round.accepted - round.own)
         if not drafted:
             exploration.rounds_since_draft += 1
         elif unhinted:  # as long as it goes better than usual
@@ -281,13 +278,13 @@ class Auto(Probing):
 
     def _keep_account(self, round: Round) -> None:
         """What the text has lost or gained by this round."""
-        plain, bound = self._plain_seconds, self.exploration.bound
-        plain = min(plain, self.latency.verify.plain or plain)
-        proposing = sum(self._called.values())
+        now, bound = self._now, self.exploration.bound
+        plain = min(now.plain_seconds, self.latency.verify.plain or now.plain_seconds)
+        proposing = sum(now.called.values())
         bound.asking = proposing / plain
         reading = sum(round.read_seconds.values()) if round.read_seconds else 0.0
         if round.drafted:
-            most = self._most_seconds * self.latency.verify.noise + proposing  # twice: four times the usual error
+            most = now.most_seconds * self.latency.verify.noise + proposing  # twice: four times the usual error
             bound.drafted(round.emitted, round.seconds - reading, most, plain)
             bound.balance -= reading / plain
         else:
@@ -296,14 +293,15 @@ class Auto(Probing):
 
     def options(self) -> list[Option]:
         """What was expected of the arms in the round chosen last: the chosen one first, then the best."""
-        if self._chosen is None:
+        found = self._now.best
+        if found is None:
             return []
-        rate, seconds, chosen = self._value_rate, self._verify_seconds, self._chosen[0]
+        rate, seconds, chosen = self._now.rate, self._verify_seconds, found[0]
         own = {estimate[0]: estimate for estimate in self._estimates}
         for group, odds, factor, fixed, each in self._weighed:
             tokens = self.positional.tokens(odds, factor)
             own |= {arm: (arm, tokens[n], seconds[width] + fixed + each * n) for arm, n, width in group.arms}
-        own[chosen] = self._chosen
+        own[chosen] = found
         ranked = sorted(own.values(), key=lambda e: (e[0] != chosen, rate * e[2] - e[1]))
         return [Option(arm, tokens, max(taken, 1e-9), self._timed) for arm, tokens, taken in ranked]
 

@@ -2,59 +2,43 @@
 
 from abc import abstractmethod
 from math import inf
-from operator import attrgetter
-from typing import Any
 
 from wager.core import OFF, Context, Round
 from wager.policies.auto.arms import Best, Estimate
+from wager.policies.auto.decision import Decision
 from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import OFF_STEP, bucket
-
-# What a choice leaves behind for its round to be learned from.
-OF_A_ROUND = ("_called", "_chosen", "_gains", "_merge", "_most_reading", "_most_seconds", "_plain_seconds",
-              "_proposals", "_reading", "_value_rate", "_values", "_wait")  # fmt: skip
-_decided = attrgetter(*OF_A_ROUND)
 
 
 class Probing(Reading):
     """The part of `auto` that times plain decoding, tries texts that begin, lets a choice stand, and learns late."""
 
-    __slots__ = (
-        "_calibrated",
-        "_earlier",
-        "_most_seconds",
-    )
+    __slots__ = ("_calibrated", "_earlier")
     _calibrated: bool  # whether plain decoding was timed before the first round
-    _most_seconds: float  # that the round chosen last takes at most, proposals left out
-    _earlier: tuple[Any, ...] | None  # what the choice before left behind, while its round is not observed
+    _earlier: Decision | None  # the choice before, while its round is not observed
 
     def observe(self, round: Round) -> None:
         if self._earlier is None:
             self._learn(round)
             return
-        later = _decided(self)
-        self._restore(self._earlier)
+        later, self._now = self._now, self._earlier
         self._keep_earlier(False)
         self._learn(round)
-        self._restore(later)
+        self._now = later
 
     @abstractmethod
     def _learn(self, round: Round) -> None:
         """Learn from the round of the last choice, or from one for which it stood."""
 
     def _keep_earlier(self, unobserved: bool) -> None:
-        """Before a choice: keep what the last one left behind, if its round is not observed yet."""
+        """Before a choice: keep the last one, if its round is not observed yet."""
         bound, self._earlier = self.exploration.bound, None
         bound.unobserved = 0.0
         if unobserved:
-            self._earlier = _decided(self)
-            reading = self._most_reading / self._plain_seconds if self._most_reading else 0.0
+            self._earlier = now = self._now
+            reading = now.most_reading / now.plain_seconds if now.most_reading else 0.0
             bound.unobserved = max(0.0, self._may_lose()) + reading
-
-    def _restore(self, decided: tuple[Any, ...]) -> None:
-        for name, value in zip(OF_A_ROUND, decided, strict=True):
-            setattr(self, name, value)
 
     def foresee(self, context: Context) -> None:
         """Weigh the arms of a model for the next choice; of several, what each has missed by then is not known."""
@@ -67,13 +51,14 @@ class Probing(Reading):
     def may_stand(self, asking: float) -> int:
         """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that
         propose, as long as their proposals bring less than asking for them takes."""
-        if self._chosen is None or (self._chosen[0].length and self._chosen[0].drafter in self.hinted):
+        now = self._now
+        if now.best is None or (now.best[0].length and now.best[0].drafter in self.hinted):
             return 0
-        if self._reading:  # in a round that is not observed yet: what that took is not charged
+        if now.reading:  # in a round that is not observed yet: what that took is not charged
             return 0
         memory = self.config.round_memory
         if self.hinted:
-            gain, cost = self.exploration.proposed_gain, self._value_rate * asking
+            gain, cost = self.exploration.proposed_gain, now.rate * asking
             if gain > cost:
                 return 0
             # one that comes in the meantime waits no longer; the less they bring, the longer it may
@@ -86,11 +71,11 @@ class Probing(Reading):
 
     def _may_lose(self) -> float:
         """Plain tokens that a round of the arm chosen last loses at most, as the bound charges it."""
-        if self._chosen is None or not self._chosen[0].length or self._most_seconds == inf or not self._plain_seconds:
+        now, verify = self._now, self.latency.verify
+        if now.best is None or not now.best[0].length or now.most_seconds == inf or not now.plain_seconds:
             return 0.0
-        verify = self.latency.verify
-        timed = min(self._plain_seconds, verify.plain or inf)
-        return self._most_seconds * verify.noise * self.exploration.bound.slower / timed - 1.0
+        timed = min(now.plain_seconds, verify.plain or inf)
+        return now.most_seconds * verify.noise * self.exploration.bound.slower / timed - 1.0
 
     def _note_proposals(self, found: Best, off: float) -> None:
         """Learn what proposals bring beyond the best arm that none is needed for, plain decoding having the value
@@ -100,9 +85,9 @@ class Probing(Reading):
             self.exploration.proposed(0.0)
             return
         if best[0].merged is not None and best[0].drafter not in self.hinted:
-            self.exploration.proposed(self._merge[0])
+            self.exploration.proposed(self._now.merge[0])
             return
-        rate, seconds = self._value_rate, self._verify_seconds
+        rate, seconds = self._now.rate, self._verify_seconds
         for group, odds, factor, fixed, each in self._weighed:
             tokens = self.positional.tokens(odds, factor)
             off = max(off, *(tokens[n] - rate * (seconds[width] + fixed + each * n) for _, n, width in group.arms))
@@ -149,7 +134,7 @@ class Probing(Reading):
 
     def _plain_loss(self, best: Estimate, batch: int) -> float:
         """What a few steps of a batch without this draft, to time them, are expected to cost, in steps."""
-        (arm, tokens, seconds), steps, plain = best, PLAIN_BURST, self._plain_seconds
+        (arm, tokens, seconds), steps, plain = best, PLAIN_BURST, self._now.plain_seconds
         late = 0.0
         if arm.length and arm.drafter not in self.hinted:
             late = self.latency.drafts.catch_up(arm.drafter, steps * batch, plain) / (plain * batch)
@@ -161,5 +146,5 @@ class Probing(Reading):
         bound, lead, early = self.exploration.bound, 0.0, False
         if self._calibrated:  # known well enough not to judge by the first round, nor to settle every doubt
             early = bound.tokens < self.config.shrinkage
-            lead = self._value_rate * self._plain_seconds - 1.0
+            lead = self._now.rate * self._now.plain_seconds - 1.0
         return (not bound.timed and bound.balance < 0.0 and not early) or self.latency.verify.overdue(lead)

@@ -6,6 +6,7 @@ from math import inf
 from wager.core import Context
 from wager.policies.auto.acceptance import AcceptanceModel
 from wager.policies.auto.arms import ArmTable, Best, Estimate, Plan, Table
+from wager.policies.auto.decision import Decision
 from wager.policies.auto.features import AGREEMENT, NO_AGREEMENT, Proposal
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.base import Policy
@@ -16,7 +17,7 @@ class ProposalWeighing(Policy):
 
     __slots__ = (
         *("acceptance", "hinted", "index", "latency"),
-        *("_estimates", "_gains", "_other", "_plans", "_proposals", "_records", "_table"),
+        *("_estimates", "_now", "_other", "_plans", "_records", "_table"),
     )
     acceptance: AcceptanceModel
     latency: LatencyModel
@@ -32,9 +33,8 @@ class ProposalWeighing(Policy):
         # By the drafters that have a hint; two in turn, for a round may be observed after the next choice.
         self._records: dict[tuple[bool, tuple[str, ...]], list[Proposal]] = {}
         self._other = False  # which of the two
-        self._proposals: list[Proposal] = []  # of this round
         self._estimates: list[Estimate] = []
-        self._gains: list[float] = []  # tokens each drafter's proposal brought beyond the others'
+        self._now = Decision({}, 0.0, 0.0, {})  # the last one
 
     def _weigh_hinted(
         self, context: Context, seconds: Table, rate: float, off: float, room: float, cautious: bool
@@ -43,7 +43,7 @@ class ProposalWeighing(Policy):
         top = second = off  # second: the best without the drafter of the best
         most, best, leader = -inf, None, -1
         estimates, exact, at_least = self._estimates, self._table.exact, self._table.at_least
-        self._proposals = proposals = self._fill(context)
+        self._now.proposals = proposals = self._fill(context)
         longest = self.longest if room == inf else max(0, self.latency.verify.widest(room) - 1)
         cuts = self.acceptance.cut(proposals, seconds, rate, cautious, longest=longest)
         for proposal, (value, n, tokens) in zip(proposals, cuts, strict=True):
@@ -65,7 +65,7 @@ class ProposalWeighing(Policy):
                 second = value
             if value > most:
                 most, best = value, own
-        self._gains = gains = [0.0] * len(self.drafters)
+        self._now.gains = gains = [0.0] * len(self.drafters)
         if leader >= 0:
             gains[leader] = top - second if second > -inf else 1.0
         return most, best

@@ -12,12 +12,7 @@ from wager.policies.auto.weighing import ArmWeighing
 class Reading(ArmWeighing):
     """The part of `auto` that weighs what reading brings."""
 
-    __slots__ = ("_chosen", "_most_reading", "_reading", "_value_rate", "_wait")
-    _chosen: Estimate | None  # in the last round
-    _most_reading: float  # seconds of those that read after that round, at most
-    _reading: dict[str, int]  # drafter that reads after this round -> tokens that it had not read before
-    _value_rate: float
-    _wait: int  # rounds until it is considered again who reads
+    __slots__ = ()
 
     def _worth_reading(
         self, context: Context, chosen: Estimate, rate: float
@@ -37,7 +32,7 @@ class Reading(ArmWeighing):
         found: dict[str, tuple[float, float, float]] = {}
         for name, value in values.items():
             missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].length + 1
-            seconds, most = self._reading_seconds(name, lag, self._plain_seconds)
+            seconds, most = self._reading_seconds(name, lag, self._now.plain_seconds)
             cost, waited = rate * seconds, max(1.0, missed / chosen[1])
             gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
             if min(2.0 / 3.0 * waited, to_come) * gain >= cost and missed:
@@ -56,7 +51,7 @@ class Reading(ArmWeighing):
         Otherwise the model that drafts first would use up the bound where it is the wrong one, and the right one would
         never be found.
         """
-        here, bound, plain, kept = self.in_text, self.exploration.bound, self._plain_seconds, 0.0
+        here, bound, plain, kept = self.in_text, self.exploration.bound, self._now.plain_seconds, 0.0
         if bound.standing >= 0.0 or not here.current or not here.reads:
             return 0.0
         most_kept = min(0.5 * self.config.allowed_tokens, bound.readable(context.remaining) + 1e-6)
@@ -104,10 +99,10 @@ class Reading(ArmWeighing):
 
     def _follow_text(self, round: Round, key: str, length: int) -> None:
         """What this text shows of drafters without hints: of the one that drafted (``key``) and of those that read."""
-        here, drafter, known = self.in_text, round.arm.drafter if key else "", round.others
-        if self._chosen is not None and (key or not round.drafted):
-            run = self._chosen[1] - self._value_rate * self._chosen[2] - self._merge[0]
-            here.compare(self._values, run, drafter)
+        now, here, drafter, known = self._now, self.in_text, round.arm.drafter if key else "", round.others
+        if now.best is not None and (key or not round.drafted):
+            run = now.best[1] - now.rate * now.best[2] - now.merge[0]
+            here.compare(now.values, run, drafter)
         before = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
         here.pass_by(
             round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
@@ -122,10 +117,10 @@ class Reading(ArmWeighing):
                 here.learn(name, self.positional.read(name, hits), sum(hits))
                 here.readable.add(name)
         for name, seconds in round.read_seconds.items():
-            step, _ = self._reading_seconds(name, 1, self._plain_seconds)
-            read = self._reading.get(name, 0) + round.emitted
+            step, _ = self._reading_seconds(name, 1, now.plain_seconds)
+            read = now.reading.get(name, 0) + round.emitted
             self.latency.drafts.caught_up(name, read, max(0.0, seconds - step))
         for name in (*round.read_seconds, *((drafter,) if key else ())):
             here.of(name).missed = 0
-        here.wait, self._wait, self._reading, self._most_reading = max(here.wait, self._wait) - 1, 0, {}, 0.0
+        here.wait, now.wait, now.reading, now.most_reading = max(here.wait, now.wait) - 1, 0, {}, 0.0
         here.settle()

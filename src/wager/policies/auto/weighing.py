@@ -1,6 +1,5 @@
 """What every arm is worth in the next round: tokens expected, less what their seconds are worth."""
 
-from collections.abc import Mapping
 from math import exp, inf
 from operator import itemgetter
 
@@ -28,8 +27,8 @@ class ArmWeighing(ProposalWeighing):
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
         *("exploration", "in_text", "merging", "positional"),
-        *("_called", "_chains", "_drawn", "_foreseen", "_merge", "_plain_seconds", "_read_arms"),
-        *("_several", "_unmerged", "_values", "_weighed", "_worst_of"),
+        *("_chains", "_drawn", "_foreseen", "_read_arms"),
+        *("_several", "_unmerged", "_weighed", "_worst_of"),
     )
     merging: MergeModel
     positional: PositionalAcceptance
@@ -42,15 +41,10 @@ class ArmWeighing(ProposalWeighing):
         self._read_arms: tuple[Arm, ...] | None = None  # those the table is made of
         self._plans = {}
         self._weighed: Weighed = []
-        self._called: Mapping[str, float] = {}  # drafter -> seconds its proposal took
-        self._plain_seconds = 0.0
-        self._values: dict[str, float] = {}  # drafter -> what its best arm is worth, catching up left out
         self._chains: set[str] = set()  # drafters without hints of which there are chains alone
         self._drawn: dict[str, float] | None = None  # draws that no choice was made by yet
         self._foreseen: Models | None = None  # weighed while the device works, for the next choice
         self._worst_of: tuple[Arm, float] | None = None  # what an arm of this choice takes at most
-        # of what was merged into the chosen draft: its value, and the tokens expected were the two independent
-        self._merge = 0.0, 0.0
         self._unmerged: Estimate | None = None  # the chosen draft without it
         self._several = False  # whether several drafters without hints are available: then idle ones may read
 
@@ -67,11 +61,11 @@ class ArmWeighing(ProposalWeighing):
     def _catch_up(self, drafter: str, context: Context) -> float:
         """Seconds a drafter needs for the tokens it has not read."""
         lag = context.lag.get(drafter)
-        return self.latency.drafts.catch_up(drafter, lag * context.batch, self._plain_seconds) if lag else 0.0
+        return self.latency.drafts.catch_up(drafter, lag * context.batch, self._now.plain_seconds) if lag else 0.0
 
     def _worst(self, arm: Arm, context: Context) -> float:
         """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out."""
-        hint, plain = context.hints.get(arm.drafter), self._plain_seconds
+        hint, plain = context.hints.get(arm.drafter), self._now.plain_seconds
         if arm.tree is None and hint is not None:
             own = min(arm.length, hint.size) if hint.size else arm.length
             return self.latency.verify.worst(1 + own + (arm.merged.length if arm.merged else 0))
@@ -90,7 +84,7 @@ class ArmWeighing(ProposalWeighing):
         Where that is cautious, acceptance is taken to be the lower the less is known of it.
         """
         self._estimates, self._weighed = [(OFF, 1.0, seconds[1])] if self._table.off else [], []
-        self._worst_of, self._merge = None, (0.0, 0.0)
+        self._worst_of, self._now.merge = None, (0.0, 0.0)
         merging = context.merges and not cautious
         hinted: Best = -inf, None
         if context.hints:
@@ -98,7 +92,7 @@ class ArmWeighing(ProposalWeighing):
         if len(self.hinted) < len(self.drafters):
             value, proposal = hinted
             least = value - (self._leaving(context, rate) if proposal is not None else 0.0)
-            known = -inf if merging and self._proposals else least
+            known = -inf if merging and self._now.proposals else least
             best = self._weigh_unhinted(context, seconds, rate, (known, proposal), room, cautious)
             if best[1] is not proposal:
                 best = self._merged(best, context, rate, room) if merging else best
@@ -108,11 +102,11 @@ class ArmWeighing(ProposalWeighing):
 
     def _merged(self, found: Best, context: Context, rate: float, room: float) -> Best:
         """The same draft with the proposal merged into it that adds most, if one adds anything in ``room`` seconds."""
-        self._merge = 0.0, 0.0
+        self._now.merge = 0.0, 0.0
         value, best = found
         if best is None or (context.remaining is not None and context.remaining <= best[0].length):
             return found  # a draft that is cut short near the end of a text would not be told from what is merged
-        (arm, tokens, taken), table, proposals = best, self._verify_seconds, self._proposals
+        (arm, tokens, taken), table, proposals = best, self._verify_seconds, self._now.proposals
         own: list[float] = []  # of a model's draft, how likely it is to be accepted so far
         width, share, base = 1 + arm.budget, 1.0, None
         if arm.drafter in context.hints:
@@ -139,10 +133,10 @@ class ArmWeighing(ProposalWeighing):
         merged = known_arm(arm.drafter, arm.length, arm.tree, known_arm(beside.name, length))
         if room < inf and self._worst(merged, context) > room:
             return found
-        self._merge, self._unmerged = (most, expected), best
+        self._now.merge, self._unmerged = (most, expected), best
         if base is not None:  # without either of the two there would be nothing to merge
-            self._gains[base.index] += most
-            self._gains[beside.index] += most
+            self._now.gains[base.index] += most
+            self._now.gains[beside.index] += most
         return value + most, (merged, tokens + most + rate * more, taken + more)
 
     def _leaving(self, context: Context, rate: float) -> float:
@@ -152,7 +146,7 @@ class ArmWeighing(ProposalWeighing):
             return 0.0
         if context.lag.get(last.drafter, 0) > 1:  # it was left already
             return 0.0
-        return rate * self.latency.drafts.catch_up(last.drafter, SKIPPED, self._plain_seconds)
+        return rate * self.latency.drafts.catch_up(last.drafter, SKIPPED, self._now.plain_seconds)
 
     def _weigh_unhinted(
         self, context: Context, seconds: Table, rate: float, found: Best, room: float, cautious: bool
@@ -162,7 +156,7 @@ class ArmWeighing(ProposalWeighing):
         if known is None or cautious or not known.fits(context):
             known = self._weigh_models(context, seconds, rate, cautious)
         self._drawn = None
-        self._values, self._weighed = known.by_drafter, known.weighed
+        self._now.values, self._weighed = known.by_drafter, known.weighed
         better = [one for one in known.arms if one[0] > found[0]]
         return self._fitting(better, context, room) or found
 
@@ -260,7 +254,7 @@ class ArmWeighing(ProposalWeighing):
     def _switching(self, drafter: str, context: Context, rate: float) -> float:
         """Tokens that catching up costs beyond those that the drafter would have brought since the last change, and no
         less than the share of one of the rounds to come."""
-        cost = rate * self.latency.drafts.long_catch_up(drafter, context.lag[drafter], self._plain_seconds)
+        cost = rate * self.latency.drafts.long_catch_up(drafter, context.lag[drafter], self._now.plain_seconds)
         rounds = (
             self.config.round_memory if context.remaining is None else min(self.config.round_memory, context.remaining)
         )
