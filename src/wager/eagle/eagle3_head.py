@@ -13,13 +13,14 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, rms_norm
+from torch.nn.functional import embedding
 
 from wager.core.require import require
 from wager.eagle.checkpoint import EMBED, LM_HEAD
 from wager.eagle.formats import Eagle3, default_layers
 from wager.eagle.head import Head
 from wager.eagle.pruned_lm_head import PrunedLMHead
+from wager.models.norm import rms_norm
 from wager.models.runner import Runner
 
 
@@ -83,18 +84,17 @@ class Eagle3Head(Head):
 
     def entering(self, features: Tensor) -> Tensor:
         if self.states_norm is not None:
-            features = rms_norm(features, (self.given,), self.states_norm, self.eps)
+            features = rms_norm(features, self.states_norm, self.eps)
         if self.state_norms:
             states = zip(features.chunk(len(self.state_norms), dim=-1), self.state_norms, strict=True)
-            size = (self.settings.target_hidden,)
-            features = torch.cat([rms_norm(state, size, norm, self.eps) for state, norm in states], dim=-1)
+            features = torch.cat([rms_norm(state, norm, self.eps) for state, norm in states], dim=-1)
         return self.by["fc"](features)
 
     def logits(self, out: Tensor) -> Tensor:
         return super().logits(out if self.settings.norm_output else self._normed(out, self.final_norm))
 
     def _normed(self, x: Tensor, norm: Tensor) -> Tensor:
-        return rms_norm(x, (self.hidden,), norm, self.eps)
+        return rms_norm(x, norm, self.eps)
 
     def _layer(
         self,

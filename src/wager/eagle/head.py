@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, rms_norm, silu
+from torch.nn.functional import embedding, silu
 
 from wager.core.require import require
 from wager.eagle.checkpoint import EMBED, Checkpoint, read
@@ -24,6 +24,7 @@ from wager.models.attention import attend, mask, rope_tables, rotate
 from wager.models.calibration import CalibratedProduct, of_products
 from wager.models.fingerprint import agree, fingerprint
 from wager.models.llama_shape import head_size
+from wager.models.norm import rms_norm
 from wager.models.packed import Weight
 from wager.models.runner import CHUNK, Runner
 
@@ -322,8 +323,8 @@ class Head:
         qkv = self.by["qkv"](x).view(len(x), -1, self.size)  # (width, heads + 2 kv heads, head size)
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = torch.split(qkv, [heads, num_kv_heads, num_kv_heads], dim=1)
-            q = rms_norm(q, (self.size,), self.q_norm, self.eps)
-            qkv = torch.cat((q, rms_norm(k, (self.size,), self.k_norm, self.eps), v), dim=1)
+            q = rms_norm(q, self.q_norm, self.eps)
+            qkv = torch.cat((q, rms_norm(k, self.k_norm, self.eps), v), dim=1)
         rotated = rotate(qkv[:, : heads + num_kv_heads], *rope)
         fresh = torch.cat((rotated[:, heads:], qkv[:, heads + num_kv_heads :]), dim=1).transpose(0, 1)
         if isinstance(at, slice):
@@ -335,7 +336,7 @@ class Head:
         return self.by["out"](mixed)
 
     def _mlp(self, r: Tensor) -> Tensor:
-        gate, up = self.by["gate_up"](rms_norm(r, (self.hidden,), self.norm, self.eps)).chunk(2, dim=-1)
+        gate, up = self.by["gate_up"](rms_norm(r, self.norm, self.eps)).chunk(2, dim=-1)
         return self.by["down"](silu(gate).mul_(up)).add_(r)
 
     @property

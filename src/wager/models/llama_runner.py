@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import embedding, rms_norm
+from torch.nn.functional import embedding
 
 from wager.models import rope
 from wager.models.attention import attend, mask, rotate, within
 from wager.models.llama_shape import FAMILIES, head_size
 from wager.models.llama_weights import Layer, LlamaWeights, llama_weights
+from wager.models.norm import rms_norm
 from wager.models.runner import Runner, ancestry, check_layers, seen
 
 
@@ -130,13 +131,13 @@ class LlamaRunner(Runner):
         for index, (layer, by, cache) in enumerate(layers):
             if index in self.states:
                 self.states[index][start:end] = x
-            qkv = by.qkv(rms_norm(x, (self.hidden,), layer.before, self.eps))
+            qkv = by.qkv(rms_norm(x, layer.before, self.eps))
             x = by.out(self._attend(qkv, layer, cache, views[layer.kind, layer.window]), x)
-            x = by.down(by.gated(rms_norm(x, (self.hidden,), layer.after, self.eps)), x)
+            x = by.down(by.gated(rms_norm(x, layer.after, self.eps)), x)
         self.before, self.length = start, end
         if len(weights.layers) in self.states:
             self.states[len(weights.layers)][start:end] = x
-        x = rms_norm(x if self.watched else x[-keep:], (self.hidden,), weights.final, self.eps)
+        x = rms_norm(x if self.watched else x[-keep:], weights.final, self.eps)
         if self.watched:
             self.features[start:end] = x
         return weights.logits(x[-keep:])
@@ -182,8 +183,8 @@ class LlamaRunner(Runner):
         heads, num_kv_heads, head = self.heads, self.num_kv_heads, self.head
         qkv = qkv.view(width, heads + 2 * num_kv_heads, head)
         if layer.q_norm is not None and layer.k_norm is not None:
-            q_normed = rms_norm(qkv[:, :heads], (head,), layer.q_norm, self.eps)
-            k_normed = rms_norm(qkv[:, heads : heads + num_kv_heads], (head,), layer.k_norm, self.eps)
+            q_normed = rms_norm(qkv[:, :heads], layer.q_norm, self.eps)
+            k_normed = rms_norm(qkv[:, heads : heads + num_kv_heads], layer.k_norm, self.eps)
             qkv = torch.cat((q_normed, k_normed, qkv[:, heads + num_kv_heads :]), dim=1)
         qkv = rotate(qkv, view.cos, view.sin, view.partners)
         cache[:, start:end] = qkv[:, heads:].transpose(0, 1)

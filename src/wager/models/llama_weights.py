@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.nn.functional import rms_norm
+from torch.nn import functional
 
 from wager.models import calibration, compat_torch, packed
 from wager.models.llama_shape import FAMILIES, activation, configured, windows
+from wager.models.norm import rms_norm
 from wager.models.rope import rope_kinds
 from wager.models.runner import TOLERANCE, apart
 
@@ -127,7 +128,7 @@ class Layer:
         if norm is None:
             return packed.added(weight, way)
         multiply = packed.product(weight, way)
-        return lambda x, residual: rms_norm(multiply(x), norm.shape, norm, self.eps).add_(residual)
+        return lambda x, residual: rms_norm(multiply(x), norm, self.eps).add_(residual)
 
     def _experts(self, x: torch.Tensor) -> torch.Tensor:
         """The layer's own module on (width, hidden)."""
@@ -199,7 +200,7 @@ class LlamaWeights:
         kinds = {tuple(weight.shape for weight in layer.weights): at for at, layer in enumerate(self.layers)}
         for width in calibration.WIDTHS:
             made, way = self.products(width), calibration.way_at(self.plan["lm_head"], width)
-            x = rms_norm(self.embed[torch.arange(width) % len(self.embed)], self.final.shape, eps=1e-6)
+            x = functional.rms_norm(self.embed[torch.arange(width) % len(self.embed)], self.final.shape, eps=1e-6)
             for at in kinds.values():
                 yield from self.layers[at].differences(made[at], x)
             multiply = packed.product(self.lm_head, way)
