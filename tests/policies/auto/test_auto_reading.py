@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from reading_lab import CHANGING, VERIFY, heads, played, tokens_a_round
 
 from wager.core import OFF, Arm, Calibration, Context, Round
 from wager.policies import build
@@ -12,50 +13,7 @@ from wager.policies.auto import Auto, AutoConfig
 from wager.policies.auto.latency import DraftLatency
 from wager.policies.auto.positional import PositionalAcceptance
 from wager.policies.auto.reading import TextAcceptance, expected_gain
-from wager.simulation import Drafter, Stream, play
-from wager.simulation.stream import VerifyCost
-
-VERIFY = VerifyCost(((1, 0.03), (5, 0.035)))
-TAKING_TURNS = (Drafter("x", (0.8, 0.3), 0.002), Drafter("y", (0.3, 0.8), 0.002))
-CHANGING = Stream(TAKING_TURNS, (4,), 4000, off=True, verify=VERIFY, lag_seconds=5e-5, phase_tokens=1000)
-
-
-def heads(*acceptance: float, step: float = 0.002, lag: float = 5e-5, tokens: int = 400) -> Stream:
-    drafters = tuple(Drafter(f"d{i}", (rate,), step) for i, rate in enumerate(acceptance))
-    return Stream(drafters, (4,), tokens, off=True, verify=VERIFY, lag_seconds=lag)
-
-
-def played(scenario: Stream, spec: str, seeds: int, after: int = 0) -> list[Round]:
-    """The rounds of all runs from this token on."""
-    rounds: list[Round] = []
-
-    def watch(context: Context, outcome: Round) -> None:
-        if context.tokens >= after:
-            rounds.append(outcome)
-
-    for seed in range(seeds):
-        play(scenario, spec, seed, watch=watch)
-    return rounds
-
-
-def played_late(scenario: Stream, seeds: int, after: int = 0) -> list[Round]:
-    """The same by `auto` where every round is observed after the next choice, as on a GPU."""
-    rounds: list[Round] = []
-    for seed in range(seeds):
-        policy, waiting = build("auto", scenario.arms, seed=seed), list[Round]()
-        environment = scenario.start(seed, policy)
-        while not environment.done:
-            context = replace(environment.context(), unobserved=bool(waiting))
-            arm = policy.choose(context)
-            if waiting:
-                policy.observe(waiting.pop())
-            waiting.append(environment.play(arm))
-            rounds += waiting if context.tokens >= after else []
-    return rounds
-
-
-def tokens_a_round(rounds: list[Round]) -> float:
-    return sum(one.emitted for one in rounds) / len(rounds)
+from wager.simulation import Drafter, Stream
 
 
 def test_of_six_heads_the_right_one_is_found_in_sixteen_rounds() -> None:
@@ -73,29 +31,6 @@ def test_without_reading_it_is_not() -> None:
     six = heads(0.55, 0.5, 0.55, 0.75, 0.5, 0.55)
     right = tokens_a_round(played(six, "fixed:drafter=d3,length=4", 8, after=45))
     assert tokens_a_round(played(six, "auto-no-others", 8, after=45)) < 0.95 * right
-
-
-@pytest.mark.parametrize("bug", [False, True])
-def test_idle_heads_go_on_reading_where_rounds_are_observed_late(bug: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug: the rounds until the next reading are carried from choice to choice, and never pass."""
-    if bug:
-        choose = Auto.choose
-
-        def carried(policy: Auto, context: Context) -> Arm:
-            wait = policy._now.wait
-            arm = choose(policy, context)
-            policy._now.wait = wait
-            return arm
-
-        monkeypatch.setattr(Auto, "choose", carried)
-    last = [one.arm.drafter for one in played_late(CHANGING, 1, after=3500)]
-    assert (last.count("y") > 0.9 * len(last)) is not bug
-
-
-def test_of_six_heads_the_right_one_is_found_where_rounds_are_observed_late() -> None:
-    six = heads(0.55, 0.5, 0.55, 0.75, 0.5, 0.55)
-    right = tokens_a_round(played(six, "fixed:drafter=d3,length=4", 40, after=45))
-    assert tokens_a_round(played_late(six, 40, after=45)) >= 0.96 * right
 
 
 def test_who_is_known_is_not_read_again_and_dear_reading_is_rare() -> None:
