@@ -1,4 +1,4 @@
-"""A Triton kernel for `wager.vllm.lagging`: what a head would have read in a step, kept with one launch."""
+"""A Triton kernel for `wager.vllm.lagging_head`: what a head would have read in a step, kept with one launch."""
 
 from __future__ import annotations
 

@@ -208,7 +208,8 @@ def idle_overhead(plain: Any, speculating: Any) -> list[str]:
     found = [(what, of(plain), of(speculating)) for what, of in _FEATURES.items()]
     said = [f"{what}: {one} without speculation, {other} with it" for what, one, other in found if one != other]
     method = speculating.speculative_config.method
-    lags = getattr(speculating, "use_v2_model_runner", False) and (method in HEADS or method.endswith("mtp"))
+    skipping = method in (*HEADS, "draft_model") or method.endswith("mtp")
+    lags = getattr(speculating, "use_v2_model_runner", False) and skipping
     if method not in ("ngram", "ngram_gpu", "custom_class") and not lags:  # wager.vllm.lagging
         said.append("drafter: one forward a step even at length 0, which keeps its cache in step")
     if _graphs(speculating) != "none" and method in ("ngram", "custom_class"):

@@ -20,7 +20,9 @@ from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneAR
 from wager.drafters.datastore import Datastore
 from wager.vllm.compat import restore_lengths
 from wager.vllm.drafts import NOTHING, MatchOnly, skip_empty_drafts
-from wager.vllm.lagging import BATCH, LAST, SAMPLED, Lagging, can_lag
+from wager.vllm.lagging import BATCH, LAST, SAMPLED, Lagging
+from wager.vllm.lagging_draft_model import LaggingDraftModel, is_draft_model
+from wager.vllm.lagging_head import LaggingHead, is_head
 from wager.vllm.matching import RING, Matcher
 from wager.vllm.settings import Settings, engine_settings, parse_drafter
 
@@ -172,6 +174,13 @@ def limit_draft_model(speculator: Any) -> None:
     speculator.propose = propose_no_more
 
 
+def skip_steps(speculator: Any, states: RequestState) -> Lagging | None:
+    """Have a drafter that is a model skip steps in which it drafts nothing, if it can; what it missed."""
+    if is_head(speculator):
+        return LaggingHead(speculator, states)
+    return LaggingDraftModel(speculator, states) if is_draft_model(speculator) else None
+
+
 def make_speculator(original: Any, config: VllmConfig, device: torch.device, states: RequestState) -> Any:
     """The speculator for an engine of wager's: vLLM's own, matching, or both."""
     settings, method = engine_settings(config), config.speculative_config.method
@@ -184,8 +193,7 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
         speculator = original(config, device, states)
         if isinstance(speculator, StandaloneARSpeculator):
             limit_draft_model(speculator)
-        if can_lag(speculator):
-            lagging = Lagging(speculator, states)
+        if (lagging := skip_steps(speculator, states)) is not None:
             logger.info(
                 "wager: %s runs only in steps it drafts in, and catches up on up to %d tokens", method, lagging.window
             )

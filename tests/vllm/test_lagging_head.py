@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 
 from wager.vllm import lagging
-from wager.vllm.lagging import Lagging, can_lag
+from wager.vllm.lagging_head import LaggingHead, is_head
 
 SLOTS, SIZE, CONTEXT = 5, 4, 400
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -89,7 +89,7 @@ class Run:
         self.rng = random.Random(seed)
         self.head = Head()
         self.states = SimpleNamespace(remove_request=int)
-        self.lag = Lagging(self.head, self.states, window)
+        self.lag = LaggingHead(self.head, self.states, window)
         self.layers = layers  # whether the head reads several layers
         self.ends: dict[int, int] = {}  # slot -> tokens read by the target
         self.expected: dict[int, tuple[int, float]] = {}
@@ -217,7 +217,7 @@ def test_as_much_is_kept_as_fits(size: int, window: int, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch, "zeros", torch.empty)  # memory that is not touched
     head = Head()
     head.hidden_size = size
-    assert Lagging(head, SimpleNamespace(remove_request=int)).window == window
+    assert LaggingHead(head, SimpleNamespace(remove_request=int)).window == window
 
 
 def test_a_dummy_run_skips_nothing() -> None:
@@ -228,7 +228,7 @@ def test_a_dummy_run_skips_nothing() -> None:
     run.head.propose(SimpleNamespace(num_reqs=1), dummy_run=True, num_speculative_tokens=0)
     assert run.head.forwards == 0
     assert run.lag.most_missed.tolist() == [1, 0, 0, 0, 0]
-    assert not can_lag(run.head)  # only heads that read the target's hidden states do
+    assert not is_head(run.head)  # only heads that read the target's hidden states do
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -288,12 +288,12 @@ def test_a_catch_up_that_writes_its_padding_would_be_noticed(monkeypatch: pytest
 
 def test_rows_that_were_not_missed_would_be_noticed_if_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """The CPU counts rejected tokens too: it has the head read more rows than were missed."""
-    original = Lagging._read
+    original = LaggingHead._read
 
-    def read(self: Lagging, batch: Any, *given: Any) -> None:
+    def read(self: LaggingHead, batch: Any, *given: Any) -> None:
         self.missed.fill_(self.window)
         original(self, batch, *given)
 
-    monkeypatch.setattr(Lagging, "_read", read)
+    monkeypatch.setattr(LaggingHead, "_read", read)
     with pytest.raises(AssertionError):
         lag_of_many_steps(0, 12)
