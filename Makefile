@@ -6,12 +6,13 @@ BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 SERVING := $(VENV)/.serving
 OLDEST := .venv-oldest
+NEWEST := .venv-newest
 COMPILED := $(VENV)/.compiled
 BROWSER := $(VENV)/.browser
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-oldest lint docs dist bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
+.PHONY: help setup demo test test-oldest test-newest lint docs dist bench bench-policies bench-engine bench-auto bench-serving bench-gpu reproduce clean
 
 help:  ## show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -67,7 +68,7 @@ test: $(READY)  ## lint, then every test
 	$(MAKE) --jobs 2 --no-print-directory $(COMPILED) lint $(BROWSER)
 	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
 
-# vLLM has one supported minor version, and requires a newer torch: its tests skip themselves here.
+# vLLM requires a newer torch: its tests skip themselves here.
 $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints-oldest.txt --editable '.[test]'
@@ -75,6 +76,16 @@ $(OLDEST)/.ready: pyproject.toml constraints-oldest.txt
 
 test-oldest: $(OLDEST)/.ready  ## every test that needs no vLLM, with the oldest supported versions
 	$(OLDEST)/bin/python -m pytest --numprocesses 2 --dist worksteal
+
+# torch is the one of constraints.txt, whose CPU build is small.
+$(NEWEST)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NEWEST)
+	$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile "$$(grep '^torch==' constraints.txt)"
+	$(NEWEST)/bin/pip install --quiet --disable-pip-version-check --no-compile --editable '.[test]'
+	touch $@
+
+test-newest: $(NEWEST)/.ready  ## the same with the newest versions of everything but torch
+	$(NEWEST)/bin/python -m pytest --numprocesses 2 --dist worksteal
 
 # Each command writes what it printed to results/, with itself inside.
 SIMULATE := $(BIN)/wager lab simulate
@@ -188,4 +199,4 @@ else
 endif
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) $(OLDEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(OLDEST) $(NEWEST) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -46,6 +46,7 @@ def serve(
         (["-sc", '{"method": "mtp", "num_speculative_tokens": 3}', "--drafter", "ngram"], "says who drafts"),
         (["-sc", '{"method": "mtp", "num_speculative_tokens": 3}', "--max-length", "4"], "leave one out"),
         (["--speculative_config.num_speculative_tokens", "3"], "follows from the drafter"),
+        (["--speculative_config.rejection_sample_method", "fly"], "which wager never does"),
         (["--additional-config", '{"wager": {}}'], "is made here"),
         (["-pp", "2"], "through a pipeline"),
         (["--no-such-option", "2"], "--no-such-option"),

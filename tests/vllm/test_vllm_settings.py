@@ -77,14 +77,19 @@ def test_an_engine_without_settings_says_how_to_start_it() -> None:
         Settings.of({KEY: {"drafters": ["suffix"], "speed": 2}})
 
 
-@pytest.mark.parametrize("found", ["0.26.0", "0.31.0", "0.33.0", "1.0.0", "dev"])
+@pytest.mark.parametrize("found", ["0.26.0", "0.31.0", "0.34.0", "1.0.0", "dev"])
 def test_a_version_that_was_not_tried_is_refused_by_name_and_range(found: str) -> None:
     with pytest.raises(ValueError, match=re.escape(found)) as refused:
         compat.check_version(found)
-    assert "0.32" in str(refused.value)
+    assert "0.32.x and 0.33.x" in str(refused.value)
     assert "pip install" in str(refused.value)
-    for tried in ("0.32.0", "0.32.1+cpu"):
+    for tried in ("0.32.0", "0.32.1+cpu", "0.33.0"):
         compat.check_version(tried)
+
+
+def test_a_version_that_was_tried_on_a_cpu_only_says_so_on_a_gpu() -> None:
+    assert compat.gpu_caution("0.32.1") == ""
+    assert "'vllm>=0.32,<0.33'" in compat.gpu_caution("0.33.0")
 
 
 def test_state_survives(tmp_path: Path) -> None:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.request import Request
 
-TESTED = ((0, 32),)  # minor versions on which every test of serving was run
-RANGE = "0.32.x"
+TESTED = ((0, 32), (0, 33))  # minor versions that the tests of serving were run with
+NOT_ON_A_GPU = ((0, 33),)  # those of them on a CPU only
+RANGE = "0.32.x and 0.33.x"
 INSTALL = "pip install 'wager[vllm]', or without a GPU the CPU build as in docs/serving.md#install"
 
 
@@ -45,9 +46,21 @@ def installed_version() -> str:
 def check_version(found: str | None = None) -> None:
     """Refuse a vLLM whose hooks were not tested, with one sentence that names the range."""
     found = found or installed_version()
-    number = re.match(r"(\d+)\.(\d+)", found)
-    if number is None or (int(number[1]), int(number[2])) not in TESTED:
+    if _minor(found) not in TESTED:
         raise ValueError(f"wager's hooks were tested with vLLM {RANGE}, and {found} is installed; {INSTALL}")
+
+
+def gpu_caution(found: str | None = None) -> str:
+    """What to know of this version of vLLM before it is used on a GPU, in one sentence; empty if there is nothing."""
+    found = found or installed_version()
+    if _minor(found) not in NOT_ON_A_GPU:
+        return ""
+    return f"wager was run with vLLM {found} on a CPU only; should it fail on this GPU, install 'vllm>=0.32,<0.33'"
+
+
+def _minor(found: str) -> tuple[int, int] | None:
+    number = re.match(r"(\d+)\.(\d+)", found)
+    return None if number is None else (int(number[1]), int(number[2]))
 
 
 def is_cpu_build() -> bool:
@@ -70,6 +83,24 @@ def serve_command() -> list[str]:
     except PackageNotFoundError:
         return ["python", "-m", "vllm.entrypoints.openai.api_server", "--model"]
     return ["vllm", "serve"]
+
+
+def add_serve_arguments(parser: Any) -> None:
+    """Give a parser of vLLM's the arguments of `vllm serve`."""
+    try:
+        from vllm.entrypoints.common.cli_args import make_arg_parser
+    except ImportError:  # 0.32
+        from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    make_arg_parser(parser)
+
+
+def set_up_environment() -> None:
+    """Set the environment variables that vLLM's command line sets before a subcommand runs."""
+    try:
+        from vllm.entrypoints.common.startup import cli_env_setup
+    except ImportError:  # 0.32
+        from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    cli_env_setup()
 
 
 @contextmanager

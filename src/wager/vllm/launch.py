@@ -42,6 +42,7 @@ GRAPH_REQUESTS = 256  # a step of so many requests has graphs at every length, u
 GRAPH_PROMPTS = 1024  # tokens of prompts that are read beside so many requests within graphs
 OWN_CHOICE = {"method", "model"}  # settings that make a speculative configuration the user's own
 TABLE = "num_speculative_tokens_per_batch_size"
+LOSSY = ("fly",)  # of vLLM's rejection_sample_method
 
 
 def engine_args(
@@ -70,6 +71,8 @@ def arguments(
 ) -> dict[str, Any]:
     """The same from settings; refuses with one sentence what could only fail later."""
     compat.check_version()
+    if not on_cpu() and (caution := compat.gpu_caution()):
+        log.warning(caution)
     given = dict(vllm)
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
@@ -182,6 +185,9 @@ def _extra(given: Any) -> dict[str, Any]:
     if clash := [key for key in ours if key in given]:
         follows = "follows from the drafter and the maximum length; leave it out"
         raise ValueError(f"{', '.join(clash)} in speculative_config {follows}")
+    if (method := given.get("rejection_sample_method")) in LOSSY:
+        accepts = "accepts tokens that the model would not have written, which wager never does"
+        raise ValueError(f"rejection_sample_method {method} {accepts}; leave it out, or serve with vLLM alone")
     return dict(given)
 
 

@@ -12,6 +12,8 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
 
+from wager.vllm import compat
+
 
 def parse_arguments(arguments: Sequence[str]) -> Namespace:
     """What vLLM makes of the arguments of `vllm serve`: its own parser, with all its ways to write them.
@@ -19,11 +21,10 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
     Its subcommand makes the same parser, but imports the engine and the API server, which a dry run does not need.
     Raises ValueError with one sentence where it does not understand them.
     """
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = FlexibleArgumentParser(prog="vllm")
-    make_arg_parser(parser.add_subparsers(dest="subparser").add_parser("serve"))
+    compat.add_serve_arguments(parser.add_subparsers(dest="subparser").add_parser("serve"))
     said = io.StringIO()
     try:
         with redirect_stderr(said):
@@ -39,9 +40,8 @@ def parse_arguments(arguments: Sequence[str]) -> Namespace:
 def run(parsed: Namespace) -> None:
     """Serve until stopped."""
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 
-    cli_env_setup()
+    compat.set_up_environment()
     command = ServeSubcommand()
     command.validate(parsed)
     command.cmd(parsed)
