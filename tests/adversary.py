@@ -20,7 +20,7 @@ def arms_of(models: int) -> tuple[Arm, ...]:
 
 PLAIN = 0.02  # seconds
 STEP, CATCH_UP = 0.06, 0.002  # of plain decoding: a token that the model drafts, and one it has not read
-ASKING = 0.0005  # of plain decoding: a proposal of the hinted one
+PROPOSING = 0.0005  # of plain decoding: a proposal of the hinted one
 
 
 def steep(width: int) -> float:
@@ -108,12 +108,12 @@ class World:
             plain, lags = PLAIN * self.plain(self.round), {name: emitted - at for name, at in read.items()}
             arm, context = hold.take(), None
             hints: dict[str, Hint] = {}
-            asking: dict[str, float] = {}
+            proposing: dict[str, float] = {}
             if arm is None:
                 names = policy.select_drafters(Context(arms, previous=previous))
                 hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
-                asking = dict.fromkeys(hints, ASKING * plain)
-                known = (arms, 1, emitted, previous, lags, hints, {}, asking)
+                proposing = dict.fromkeys(hints, PROPOSING * plain)
+                known = (arms, 1, emitted, previous, lags, hints, {}, proposing)
                 after = waiting is not None
                 context = Context(*known, remaining=tokens - emitted, unobserved=after, merges=self.merges)
                 arm = policy.choose(context)
@@ -126,7 +126,7 @@ class World:
             verify = plain * self.verify(arm.budget + 1) * (self.draft(self.round) if arm.length else 1.0)
             lag = lags.get(arm.drafter, 0)
             late = CATCH_UP * lag * plain if lag > 1 else 0.0
-            drafting = sum(asking.values()) + (STEP * plain * arm.length if arm.drafter in read else 0.0)
+            drafting = sum(proposing.values()) + (STEP * plain * arm.length if arm.drafter in read else 0.0)
             stall = plain * self.rng.exponential(20) if self.rng.random() < self.stalls else 0.0
             over = (verify + late + drafting - policy._now.most_seconds) / plain if arm.length else 0.0
             timed = verify * float(np.exp(self.rng.normal(0, self.noise))) + stall

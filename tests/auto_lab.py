@@ -101,11 +101,11 @@ WITH_TREES = tuple(Arm.parse(word) for word in DRAFTS_AND_TREES.split())
 SEVERAL = (*WITH_TREES, *(Arm.parse(word) for word in ["v:3", "v:5", "u:2", "u:5"]))  # three models: w, v and u
 
 
-def models_context(rng: np.random.Generator, context: Context) -> Context:
+def models_context(rng: np.random.Generator, context: Context, readers: frozenset[str] | None = None) -> Context:
     """The same with three models, which lag, and often without hints."""
     lag = {name: int(rng.integers(0, 30)) for name in "wvu"}
     hints = context.hints if rng.random() < 0.3 else {}
-    return replace(context, lag=lag, hints=hints, agreement=context.agreement if hints else {})
+    return replace(context, lag=lag, hints=hints, agreement=context.agreement if hints else {}, readers=readers)
 
 
 def random_reading(rng: np.random.Generator, context: Context, played: Round, policy: Auto) -> Round:
@@ -117,6 +117,7 @@ def random_reading(rng: np.random.Generator, context: Context, played: Round, po
     scored = {
         name: tuple((rng.random(1 + context.lag[name]) < 0.7).astype(float))
         for name in sorted({*names, drafter} & {*"wvu"})
+        if context.can_read(name)
     }
     drafting = 0.0005 * played.arm.length if lag else 0.0
     taken = {name: 0.0005 + 0.0001 * context.lag[name] for name in names if name in context.lag}

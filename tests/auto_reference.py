@@ -2,7 +2,7 @@
 
 import math
 
-import numpy as np
+from auto_reference_cards import SlowCards
 
 from wager.core import OFF, Arm, Context, Hint
 from wager.policies.auto import Auto
@@ -10,7 +10,7 @@ from wager.policies.auto.features import AGREEMENT, CONFIDENCE, EMA, LEVELS, POS
 from wager.policies.auto.weighing import SKIPPED
 
 
-class Slow:
+class Slow(SlowCards):
     """The decision of one round from what `auto` has learned: every arm's tokens less its seconds' worth."""
 
     def __init__(self, policy: Auto) -> None:
@@ -147,7 +147,7 @@ class Slow:
                 arms = [arm for arm in own if arm.tree == tree]
                 key = name if tree is None else f"{name}@{tree}"
                 here = self.compared(context)
-                drawn = self.is_drawn(key, cautious) if self.several(context) else True
+                drawn = self.is_drawn(key, context, cautious) if self.several(context) else True
                 tokens = self.tokens(name, key, arms[-1].length, cautious, drawn=drawn, here=here)
                 lag = known.latency.drafts.catch_up(name, context.lag.get(name, 0), seconds[1])
                 again = min(lag, known.latency.drafts.catch_up(name, SKIPPED, seconds[1]))
@@ -205,65 +205,11 @@ class Slow:
                 number = 0.5 * (number * own + shared[name] * drafter + (alike or 0.0) * common)
             self.drawn[key] = number if card else number * own
 
-    def deviations(self, key: str) -> tuple[float, float, float]:
-        """Of a drafter's or tree's log odds: its own, and where there is a card, those of all the drafter's, and of
-        all drafters."""
-        counts = self.known.positional.counts[key]
-        rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
-        if not counts.card:
-            return 1 / math.sqrt((sum(counts.tried) + 2) * rate * (1 - rate)), 0.0, 0.0
-        own = 1 / math.sqrt((sum(counts.tried) + self.kinship() * len(counts.card)) * rate * (1 - rate))
-        _, covariance = self.moved()
-        at = 1 + list(self.known.positional.shifts).index(key.partition("@")[0])
-        common = (covariance[0, 0] + covariance[at, 0]) / math.sqrt(covariance[0, 0])
-        whole = covariance[0, 0] + 2 * covariance[at, 0] + covariance[at, at]
-        return own, math.sqrt(max(0.0, whole - common**2)), common
-
-    def apart(self) -> float:
-        """Variance of what is not common to the distances of several drafters from their cards."""
-        return self.known.positional.apart
-
-    def moved(self) -> tuple[np.ndarray, np.ndarray]:
-        """What all drafters' distances from their cards have in common, and the rest of each: means and covariance, by
-        Gaussian conditioning on what each drafter has shown of the sum."""
-        shifts = list(self.known.positional.shifts.values())
-        prior = np.diag([4.0] + [1 / self.apart() if len(shifts) > 1 else 1e12] * len(shifts))
-        seen = np.zeros(1 + len(shifts))
-        for at, shift in enumerate(shifts, 1):
-            both = np.zeros(1 + len(shifts))
-            both[[0, at]] = 1.0
-            prior += shift.information * np.outer(both, both)
-            seen += shift.evidence * both
-        covariance = np.linalg.inv(prior)
-        return covariance @ seen, covariance
-
-    def distance(self, name: str) -> float:
-        """Of a drafter's log odds from those on its card."""
-        shifts = self.known.positional.shifts
-        means, _ = self.moved()
-        return float(shifts[name].start + means[0] + means[1 + list(shifts).index(name)])
-
-    def kinship(self) -> float:
-        """Tokens at each position that the proportions on a card are worth: as many as tell apart several drafters."""
-        return max(50.0, 4 / max(self.apart(), 0.004)) if len(self.known.positional.shifts) > 1 else 50.0
-
-    def odds(self, key: str, length: int) -> list[float]:
-        """Of acceptance at each position: by the counts, and by the card, moved as far as the drafter's others are, or
-        else by the rate over all positions."""
-        counts = self.known.positional.of(key, length)
-        rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
-        expected, tokens = [rate] * len(counts.tried), 8.0
-        if counts.card:
-            moved = math.exp(self.distance(key.partition("@")[0]))
-            listed = [counts.card[min(j, len(counts.card) - 1)] * moved for j in range(len(counts.tried))]
-            expected, tokens = [x / (1 + x) for x in listed], self.kinship()
-        pairs = zip(counts.kept, counts.tried, expected, strict=True)
-        return [(k + tokens * p) / (n - k + tokens * (1 - p)) for k, n, p in pairs][:length]
-
-    def is_drawn(self, key: str, cautious: bool) -> bool:
+    def is_drawn(self, key: str, context: Context, cautious: bool) -> bool:
         here = self.known.in_text
         card = key in self.known.positional.counts and bool(self.known.positional.counts[key].card)
-        known = key in here.readable or (card and here.reads is not False)
+        reads = here.reads is not False and (context.readers is None or key in context.readers)
+        known = key in here.readable or (card and reads)
         return cautious or not known or key.partition("@")[0] in self.trees
 
     def tokens(self, name: str, key: str, length: int, cautious: bool, *, drawn: bool, here: bool) -> list[float]:

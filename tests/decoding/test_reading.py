@@ -14,6 +14,7 @@ from heads import PROMPT, save, tiny
 
 import wager
 from wager.core import OFF, Arm, Context, Round, Signal
+from wager.decoding import loop
 from wager.decoding.generation import Generation
 from wager.drafters import Drafter
 from wager.drafters.draft_model import DraftModel
@@ -191,3 +192,35 @@ def test_reading_takes_the_lag_away_and_is_timed(model: Any, folders: dict[str, 
     assert [bool(played.read_seconds) for played in made.rounds[:8]] == [False] * 3 + [True] + [False] * 3 + [True]
     timed = made.rounds[3]
     assert timed.seconds == pytest.approx(timed.verify_seconds + timed.draft_seconds + timed.read_seconds["one"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_policy_is_told_which_models_can_read_without_drafting(
+    model: Any, folders: dict[str, Path], late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it chooses while the device works."""
+    if late:
+        monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+
+    class DraftsOnly(DraftModel):
+        reads = False
+
+    class Told(Wandering):
+        late = True
+
+        def __init__(self, arms: Sequence[Arm]) -> None:
+            super().__init__(arms)
+            self.contexts: list[Context] = []
+
+        def choose(self, context: Context) -> Arm:
+            self.contexts.append(context)
+            return super().choose(context)
+
+    drafters = [Eagle(folders["one"], "one"), DraftsOnly(alike(model), "draft")]
+    arms = (OFF, *(Arm(drafter.name, 2) for drafter in drafters))
+    policy = Told(arms)
+    decoder = wager.Decoder(model, drafters=drafters, arms=arms, policy=policy)
+    made = decoder.generate(PROMPT, max_new_tokens=30)
+    assert {context.readers for context in policy.contexts} == {frozenset({"one"})}
+    assert any(context.unobserved for context in policy.contexts) is late
+    assert {name for played in made.rounds for name in played.read_seconds} == {"one"}

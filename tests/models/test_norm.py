@@ -34,3 +34,20 @@ def test_what_inference_mode_left_behind_can_be_used_outside_of_it() -> None:
         norm.rms_norm(torch.ones(2, 8), weight, 1e-6)
     norm.rms_norm(torch.ones(2, 8), weight, 1e-6).sum().backward()
     assert weight.grad is not None
+
+
+@pytest.mark.parametrize("default", ["device", "dtype"])
+def test_what_was_first_computed_under_other_defaults_of_torch_is_right_later(default: str) -> None:
+    norm._number.cache_clear()
+    x, weight = torch.rand(2, 8), torch.ones(8)
+    if default == "device":
+        with torch.device("meta"):
+            norm.rms_norm(x, weight, 0.1)
+    else:
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            norm.rms_norm(x, weight, 0.1)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    found = norm.rms_norm(x, weight, 0.1)
+    assert torch.allclose(found, torch.nn.functional.rms_norm(x, (8,), weight, 0.1), rtol=2e-6, atol=0.0)

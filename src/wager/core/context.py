@@ -74,6 +74,7 @@ class Context:
     remaining: int | None = None  # most tokens the request may still generate; None: not known
     unobserved: bool = False  # whether the round before this one is observed after the choice, not before it
     merges: bool = False  # whether a proposal may be merged into the draft of another drafter (``Arm.merged``)
+    readers: frozenset[str] | None = None  # models that can read the text without drafting; None: all
 
     def __post_init__(self) -> None:
         if not self.arms:
@@ -82,3 +83,7 @@ class Context:
             raise ValueError(f"batch is at least 1 and tokens at least 0, not {self.batch} and {self.tokens}")
         if self.lag and min(self.lag.values()) < 0:
             raise ValueError(f"a drafter lags by 0 tokens or more, not {dict(self.lag)}")
+
+    def can_read(self, drafter: str) -> bool:
+        """Whether this model can read the text without drafting, where models do (``Policy.select_readers``)."""
+        return self.readers is None or drafter in self.readers

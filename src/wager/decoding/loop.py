@@ -50,6 +50,7 @@ class Loop(Rounds):
         self.quick = {name for name, d in drafters.items() if d.cheap}
         readers = [d for d in self.dear if d.reads] if Signal.READ in needs else []
         self.readers = readers if len(readers) >= policy.least_readers or not self.selective else []
+        self.can_read = frozenset(d.name for d in self.readers)
         self.longest = max(arm.length for arm in arms)
         fit_arms(arms, target)
         self.arms = arms  # one tuple throughout: policies keep what they worked out for it
@@ -212,7 +213,8 @@ class Loop(Rounds):
         if left < 2 or self.chosen is not None or self.wanted:
             return None
         lag, bare = {d.name: d.lag for d in self.dear}, arm.alone
-        following = Context(self.arms, 1, self.position + 1, bare, lag, remaining=left, unobserved=True)
+        at = self.position + 1
+        following = Context(self.arms, 1, at, bare, lag, remaining=left, unobserved=True, readers=self.can_read)
         if self.cheap:
             self.wanted = self.policy.select_drafters(following)
         if self.wanted:
@@ -249,9 +251,10 @@ class Loop(Rounds):
         """What is known before the round, and the proposals of the cheap drafters that the policy selects."""
         lag, late = {d.name: d.lag for d in self.dear}, self.unobserved is not None
         known = (self.arms, 1, self.position, self.previous, lag)
+        rest = (self.prompt, remaining, late, self.merges, self.can_read)
         names, self.wanted = self.wanted, ()
         if not names:
-            context = Context(*known, prompt=self.prompt, remaining=remaining, unobserved=late, merges=self.merges)
+            context = Context(*known, {}, {}, {}, *rest)
             if not room or not self.cheap:
                 return context, {}
             names = self.policy.select_drafters(context) if self.selective else tuple(self.drafters)
@@ -267,7 +270,7 @@ class Loop(Rounds):
                 before = after
         hints = {name: draft.hint for name, draft in proposals.items()}
         agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
-        return Context(*known, hints, agreement, seconds, self.prompt, remaining, late, self.merges), proposals
+        return Context(*known, hints, agreement, seconds, *rest), proposals
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""

@@ -17,6 +17,6 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 @cache
 def _number(value: float) -> torch.Tensor:
-    """As a tensor that may be used inside of inference mode and outside."""
+    """As a tensor that may be used inside of inference mode and outside, whatever torch's defaults are by then."""
     with torch.inference_mode(False):
-        return torch.tensor(value)
+        return torch.tensor(value, dtype=torch.float32, device="cpu")

@@ -100,7 +100,7 @@ class NoStay(Auto):
     def _stays(self, drafter: str) -> bool:
         return False
 
-    def _settled(self, group: ArmGroup) -> bool:
+    def _settled(self, group: ArmGroup, context: Context) -> bool:
         return False
 
 

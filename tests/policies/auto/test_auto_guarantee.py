@@ -83,7 +83,7 @@ def test_a_choice_that_stands_longer_than_the_bound_allows_would_be_noticed(
     bug: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if bug == "may_stand":
-        monkeypatch.setattr(Auto, bug, lambda policy, asking: 15)
+        monkeypatch.setattr(Auto, bug, lambda policy, choosing_seconds: 15)
     else:  # what idle models read in a round that is not observed yet is left out
         keep = Auto._keep_earlier
 

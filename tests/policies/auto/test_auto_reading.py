@@ -182,6 +182,9 @@ def test_a_text_that_loses_keeps_what_other_models_need_to_read(
     bound, reading = policy.exploration.bound, policy._reading_seconds("y", 67, 1e-3)[1] / 1e-3
     assert bound.kept == pytest.approx(min(1.5, 2 * reading) if keeps else 0.0)
     assert bound.draft_room == pytest.approx(bound.room - bound.kept)
+    policy.choose(replace(context, readers=frozenset("xy")))
+    assert bound.kept == pytest.approx(reading if keeps else 0.0), "z can only draft"
+    policy.choose(context)
     if keeps:  # all that is left is kept, and they can read with it
         bound.balance -= bound.draft_room
         for name in "yz":

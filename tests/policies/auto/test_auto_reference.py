@@ -1,6 +1,8 @@
 """One request is decided as by a slow reference, and the comparison notices planted mistakes."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,22 +21,30 @@ def first_difference(slow: type[Slow]) -> str:
     return next((found for seconds in (0.002, 0.006, 0.02) if (found := part_from(slow, seconds))), "")
 
 
+OTHER_CARDS: list[dict[str, Any]] = [{}, {"told": 0.002}, {"told": 0.002, "readers": frozenset("w")}]
+
+
 def first_difference_of_several(slow: type[Slow]) -> str:
-    """The same with several models, of which the cards tell nothing, or that they differ little in a text."""
-    return next((found for apart in (None, 0.002) if (found := part_from(slow, 0.002, SEVERAL, apart))), "")
+    """The same with several models, of which the cards tell nothing, or that they differ little in a text: all of them
+    can read without drafting, or one can."""
+    return next((found for how in OTHER_CARDS if (found := part_from(slow, 0.002, SEVERAL, **how))), "")
 
 
 def part_from(
-    slow: type[Slow], token_seconds: float, arms: tuple[Arm, ...] = WITH_TREES, apart: float | None = None
+    slow: type[Slow],
+    token_seconds: float,
+    arms: tuple[Arm, ...] = WITH_TREES,
+    told: float | None = None,  # variance between drafters, by their cards
+    readers: frozenset[str] | None = None,
 ) -> str:
     rng, policy = np.random.default_rng(0), build("auto", arms)
     assert isinstance(policy, Auto)
     cards = {"w": (0.6, 0.5, 0.4), "w@2x6": (0.8, 0.7, 0.6), "v": (0.5, 0.5)}
-    cards |= {"u": (0.45, 0.55)} if apart is not None else {}
-    policy.calibrate(Calibration(acceptance=cards, apart=apart))
+    cards |= {"u": (0.45, 0.55)} if told is not None else {}
+    policy.calibrate(Calibration(acceptance=cards, apart=told))
     for number in range(200):
         context = random_context(rng, policy, number)
-        context = models_context(rng, context) if arms is SEVERAL else context
+        context = models_context(rng, context, readers) if arms is SEVERAL else context
         worth = slow(policy).choose(context)
         arm = policy.choose(context)
         assert arm in context.arms
@@ -172,13 +182,34 @@ class NothingCommon(Slow):
 class OwnProportions(Slow):
     """Trusts the counts of one drafter's positions, though cards say that drafters hardly differ."""
 
-    def kinship(self) -> float:
+    def card_prior_tokens(self, key: str) -> float:
         return 50.0
 
 
+class ProportionsOfCards(Slow):
+    """Trusts the cards at each position, however far the counts are from them."""
+
+    def card_prior_tokens(self, key: str) -> float:
+        return max(50.0, 4 / self.variance())
+
+
+class VarianceOfCards(Slow):
+    """Believes the cards that drafters hardly differ, whatever these have shown."""
+
+    def variance(self) -> float:
+        return max(0.004, self.known.positional.between_drafter_variance)
+
+
 class AlwaysDrawn(Slow):
-    def is_drawn(self, key: str, cautious: bool) -> bool:
+    def is_drawn(self, key: str, context: Context, cautious: bool) -> bool:
         return True
+
+
+class AllRead(Slow):
+    """Takes every model to be one that can read without drafting."""
+
+    def is_drawn(self, key: str, context: Context, cautious: bool) -> bool:
+        return super().is_drawn(key, replace(context, readers=None), cautious)
 
 
 class FreeChange(Slow):
@@ -193,8 +224,8 @@ class SpreadChange(Slow):
         return None
 
 
-SEVERAL_MISTAKEN = [NoShift, WholeShift, TextsDifferAlike, NothingCommon, OwnProportions, AlwaysDrawn, FreeChange,
-                    SpreadChange]  # fmt: skip
+SEVERAL_MISTAKEN = [NoShift, WholeShift, TextsDifferAlike, NothingCommon, OwnProportions, ProportionsOfCards,
+                    VarianceOfCards, AlwaysDrawn, AllRead, FreeChange, SpreadChange]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", SEVERAL_MISTAKEN)

@@ -35,13 +35,13 @@ class AutoConfig:
     count_memory: float = field(init=False)  # tokens of evidence on acceptance; older ones fade, to learn what changes
     probe_interval: int = field(init=False)  # rounds without plain decoding, or of nothing else, until one is timed
     trial_share: float = field(init=False)  # of rounds, steps or tokens that may be spent on learning
-    kinship: float = field(init=False)  # tokens of evidence, at each position, that the proportions on a card are worth
+    card_prior_tokens: float = field(init=False)  # evidence, at each position, that a card's proportions are worth
     draw_memory: float = field(init=False)  # choices over which a Thompson draw fades into another
 
     def __post_init__(self) -> None:
         memory, interval = self.round_memory, round(2 * self.round_memory)
         derived = {"short_memory": sqrt(memory), "count_memory": sqrt(memory) * memory}
-        derived |= {"kinship": 0.5 * memory, "draw_memory": sqrt(memory)}
+        derived |= {"card_prior_tokens": 0.5 * memory, "draw_memory": sqrt(memory)}
         for name, value in {**derived, "probe_interval": interval, "trial_share": 1.0 / interval}.items():
             object.__setattr__(self, name, value)
 

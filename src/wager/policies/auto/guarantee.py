@@ -12,8 +12,11 @@ from wager.policies.base import Learner
 class LossBound(Learner):
     """What this text has gained and lost so far, in tokens of plain decoding."""
 
-    __slots__ = ("asking", "balance", "config", "excess", "kept", "slower", "timed", "tokens", "unobserved", "waits")
-    learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "asking")
+    __slots__ = (
+        *("balance", "config", "excess", "kept", "proposing_cost"),
+        *("slower", "timed", "tokens", "unobserved", "waits"),
+    )
+    learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "proposing_cost")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
@@ -27,7 +30,7 @@ class LossBound(Learner):
         self.slower = 1.0  # times the most expected that it took
         self.waits = 0  # plain rounds until neither counts any more
         self.timed = False  # whether plain decoding was timed in this text
-        self.asking = 0.0  # plain tokens' time of the last proposals
+        self.proposing_cost = 0.0  # plain tokens' time of the last proposals
         self.unobserved = 0.0  # what a round that was not observed yet may have lost
         self.kept = 0.0  # of the room, for idle models to read with
 

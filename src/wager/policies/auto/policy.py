@@ -72,12 +72,12 @@ class Auto(Probing):
         self._plain_seen = False  # whether plain decoding was timed since this policy was made, loaded or reset
 
     def calibrate(self, known: Calibration) -> None:
-        """Start from seconds that were timed and acceptance that was published, where nothing was learned yet."""
+        """Start from seconds that were timed and acceptance that was published; acceptance that was learned stays."""
         self._foreseen = None
         self.latency.calibrate(known, self._key)
         self._calibrated = self._calibrated or bool(known.verify.get(1))
         if known.apart is not None:
-            self.positional.apart = known.apart
+            self.positional.between_drafter_variance = known.apart
         for key, name in {self._key(arm): arm.drafter for arm in self.arms}.items():
             if rates := known.acceptance.get(key, known.acceptance.get(name)):
                 self.positional.expect(key, rates)
@@ -89,8 +89,8 @@ class Auto(Probing):
     def select_drafters(self, context: Context) -> tuple[str, ...]:
         """The cheap drafters whose proposals are worth their seconds, and those due for a probe; none where the text
         cannot afford the seconds."""
-        bound = self.exploration.bound
-        if context.batch == 1 and context.previous is not None and bound.asking > bound.room and OFF in context.arms:
+        bound, goes_on = self.exploration.bound, context.batch == 1 and context.previous is not None
+        if goes_on and bound.proposing_cost > bound.room and OFF in context.arms:
             return ()
         return self.exploration.selection.select()
 
@@ -107,6 +107,7 @@ class Auto(Probing):
         table, plain, self._timed = self._table, seconds[1], self.latency.verify.scale > 0.0
         # what models are worth is as before until they are weighed again
         now = self._now = Decision(context.proposal_seconds, plain, rate, self._now.values)
+        self._other = not self._other
         self._verify_seconds = seconds
         self.exploring = True
         timing = context.unobserved and context.previous == OFF  # plain decoding, in the round before
@@ -281,7 +282,7 @@ class Auto(Probing):
         now, bound = self._now, self.exploration.bound
         plain = min(now.plain_seconds, self.latency.verify.plain or now.plain_seconds)
         proposing = sum(now.called.values())
-        bound.asking = proposing / plain
+        bound.proposing_cost = proposing / plain
         reading = sum(round.read_seconds.values()) if round.read_seconds else 0.0
         if round.drafted:
             most = now.most_seconds * self.latency.verify.noise + proposing  # twice: four times the usual error

@@ -18,54 +18,11 @@ import numpy as np
 
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.moments import learned_variance
+from wager.policies.auto.shifts import Shift, card_information, relate
 from wager.policies.base import Learner
 
 DRAWS = 256  # random numbers drawn at a time
-
-
-class Shift(Learner):
-    """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
-
-    __slots__ = (
-        *("common", "config", "deviation", "evidence"),
-        *("factor", "information", "kinship", "own", "start", "value"),
-    )
-    learned = ("start", "evidence", "information")
-
-    def __init__(self, config: AutoConfig) -> None:
-        self.config = config
-        self.start = 0.0  # at first, or at the last change
-        # Since then: the sum of p (1 - p) over tokens, and the same with each times the move from the start that it
-        # shows; both fade.
-        self.information = self.evidence = 0.0
-        self.kinship = config.kinship  # tokens of evidence, at each position, that the card's proportions are worth
-        self.place(0.0, 0.0, 0.0)
-
-    def place(self, moved: float, own: float, common: float) -> None:
-        """How far it is from the start, and the deviations of its own part and of what is common to all drafters."""
-        self.value, self.own, self.common = self.start + moved, own, common
-        self.factor = exp(self.value)  # on all odds
-        self.deviation = sqrt(own * own + common * common)
-
-    def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
-        """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
-        surplus = information = 0.0
-        for at, n in enumerate(tried):
-            x = card[min(at, len(card) - 1)] * self.factor
-            chance = x / (1.0 + x)
-            surplus += (kept[at] if at < len(kept) else 0.0) - n * chance
-            information += n * chance * (1.0 - chance)
-        self.evidence += surplus + information * (self.value - self.start)
-        self.information += information
-
-    def fade(self, tokens: float) -> None:
-        """So many tokens later."""
-        keep = 1.0 - tokens / (tokens + self.config.count_memory)
-        self.evidence, self.information = keep * self.evidence, keep * self.information
-
-    def begin(self) -> None:
-        """Something has changed: it is as little known as at first."""
-        self.start, self.evidence, self.information = self.value, 0.0, 0.0
 
 
 class AcceptanceCounts(Learner):
@@ -92,8 +49,9 @@ class AcceptanceCounts(Learner):
         self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
         weight, variance = self.config.shrinkage, rate * (1.0 - rate)
         if self.card and self.shift is not None:
-            weight, shift = self.shift.kinship, self.shift
+            shift = self.shift
             chances = self.chances(shift.factor)
+            weight = self.card_prior_tokens(chances, shift.variance)
             self.own = 1.0 / sqrt((total + weight * len(self.card)) * variance)  # of the log odds beside all others
             self.deviation = sqrt(self.own**2 + shift.deviation**2)  # of the log odds
             self.relative = sqrt(self.own**2 + shift.own**2)  # beside those of other drafters
@@ -104,6 +62,25 @@ class AcceptanceCounts(Learner):
             (k + weight * p) / (n - k + weight * (1.0 - p))
             for k, n, p in zip(self.kept, self.tried, chances, strict=True)
         ]
+
+    def card_prior_tokens(self, chances: Sequence[float], variance: float) -> float:
+        """Tokens of evidence, at each position, that these chances, by the card, are worth.
+
+        Of several drafters they are worth more, the less these differ from their cards (by this ``variance``), for what
+        differs at a position is no larger: a few unlucky tokens must not tell them apart. As far as the counts differ
+        by more than chance, they are worth less again.
+        """
+        config = self.config
+        if not variance:
+            return config.card_prior_tokens
+        compared = []
+        for k, n, p in zip(self.kept, self.tried, chances, strict=True):
+            if n:
+                chance = 1.0 / (n * p * (1.0 - p))
+                move = (k - n * p) * chance
+                compared.append((move * move - chance, chance))
+        seen, _ = learned_variance(variance, config.short_memory, compared, config)
+        return max(config.card_prior_tokens, 4.0 / max(seen, 4.0 / config.count_memory))
 
     def chances(self, factor: float) -> list[float]:
         """Of tokens at each position, by the card with this factor on all odds."""
@@ -124,43 +101,18 @@ def reached(odds: Sequence[float], factor: float) -> list[float]:
 class PositionalAcceptance(Learner):
     """Acceptance by position of every drafter that was run without a hint."""
 
-    learned = ("shifts", "apart", "counts", "draws", "drawn")
+    learned = ("shifts", "between_drafter_variance", "counts", "draws", "drawn")
     elements: ClassVar = {"counts": AcceptanceCounts, "shifts": Shift}
 
     def __init__(self, rng: np.random.Generator, config: AutoConfig) -> None:
         self.rng, self.config = rng, config
         self.shifts: dict[str, Shift] = {}  # of drafters with a card
-        self.apart = 1.0 / self.trust  # the variance of what is not common to the shifts of several drafters
+        # the variance of what is not common to the shifts of several drafters, as their cards tell it
+        self.between_drafter_variance = 1.0 / card_information(config)
         self.counts: dict[str, AcceptanceCounts] = {}
         self.draws: list[float] = []
         self.drawn: dict[str, float] = {}  # the present Thompson draws of what has a card
         self.unsettled: set[str] = set()  # whose drafter's shift has changed
-
-    @property
-    def trust(self) -> float:
-        """Information that the cards are worth: they tell of many texts, so twice as many tokens as other evidence.
-        One is worth p (1 - p), a quarter at most."""
-        return 2.0 * self.config.shrinkage / 4.0
-
-    def relate(self) -> None:
-        """How far drafters are from their cards: in part all alike, for texts are harder or easier than those on the
-        cards, and in part each for itself (random effects).
-
-        The move of drafter i from its start is c + o[i], with c of variance 1 / trust and o[i] of variance ``apart``.
-        Of c it shows as much as ``weight * information`` says; o[i] follows from what is left.
-        """
-        several, config = len(self.shifts) > 1, self.config
-        apart = self.apart if several else 0.0
-        # What is one drafter's own is no larger at a position than over all: counts say more only once they are many.
-        kinship = max(config.kinship, 4.0 / max(apart, 4.0 / config.count_memory)) if several else config.kinship
-        weights = [1.0 / (1.0 + apart * shift.information) for shift in self.shifts.values()]
-        known = list(zip(self.shifts.values(), weights, strict=True))
-        information = self.trust + sum(weight * shift.information for shift, weight in known)
-        common = sum(weight * shift.evidence for shift, weight in known) / information
-        for shift, weight in known:  # where a drafter's own evidence decides, what is common matters little
-            own = apart * weight * (shift.evidence - common * shift.information)
-            shift.kinship = kinship
-            shift.place(common + own, sqrt(apart * weight), weight / sqrt(information))
 
     def of(self, key: str, length: int) -> AcceptanceCounts:
         """The counts of a drafter or tree, for drafts of at most so many tokens."""
@@ -177,7 +129,7 @@ class PositionalAcceptance(Learner):
     def expect(self, key: str, rates: Sequence[float]) -> None:
         """Start from published acceptance, as from few drafts; what was learned already stays."""
         own, drafter = self.of(key, len(rates)), key.partition("@")[0]
-        certain = 1.0 / self.config.kinship  # no position of a card is
+        certain = 1.0 / self.config.card_prior_tokens  # no position of a card is
         own.card = [x / (1.0 - x) for x in (min(1.0 - certain, max(certain, rate)) for rate in rates)]
         own.shift = self.shifts.setdefault(drafter, Shift(self.config))
         self.settle()
@@ -193,6 +145,10 @@ class PositionalAcceptance(Learner):
         self.relate()
         for own in self.counts.values():
             own.settle()
+
+    def relate(self) -> None:
+        """Work out how far drafters are from their cards."""
+        relate(self.shifts.values(), self.between_drafter_variance, self.config)
 
     def draws_for(self, count: int) -> list[float]:
         """Standard normal numbers to take from the end of, at least so many."""
@@ -239,7 +195,8 @@ class PositionalAcceptance(Learner):
         all that is known.
 
         At which position of a draft they would have been is not known: they count for all of them, as often as tokens
-        were verified there, and leave the positions' proportions as they are.
+        were verified there, and leave the positions' proportions as they are. Several may have read the same tokens, so
+        nothing fades by this.
         """
         own, config, count = self.of(key, 1), self.config, len(hits)
         chances = [x / (1.0 + x) for x in own.odds]
@@ -256,6 +213,12 @@ class PositionalAcceptance(Learner):
             own.fade(config.count_memory)
             own.settle()
         return [own.rate] * count
+
+    def fade(self, tokens: float) -> None:
+        """The text went on by so many tokens that some drafter with a card is scored at: what was shown before them of
+        how far drafters are from their cards counts for less."""
+        for shift in self.shifts.values():
+            shift.fade(tokens)
 
     def tokens(self, odds: Sequence[float], factor: float) -> list[float]:
         """Tokens a round emits with drafts of 0, 1, … tokens, given the odds and a draw."""
@@ -296,6 +259,8 @@ class PositionalAcceptance(Learner):
             counts[j] += x
             hits += x
         own.latest = n, hits
+        if own.shift is not None:
+            self.fade(sum(tried))
         self._shift(key, own, tried, kept)
         own.settle()
         total = own.total
@@ -312,8 +277,6 @@ class PositionalAcceptance(Learner):
         """Let all other chains and trees with a card know of this."""
         if own.shift is not None:
             own.shift.learn(own.card, tried, kept)
-            for shift in self.shifts.values():
-                shift.fade(sum(tried))
             self.relate()
             self.unsettled.update(name for name, other in self.counts.items() if other.shift is not None)
             self.unsettled.discard(key)

@@ -48,9 +48,9 @@ class Probing(Reading):
         if not (self._table.off and context.previous != OFF and self._plain_overdue()):
             self._foreseen = self._weigh_models(context, *self._costs(1), cautious=False)
 
-    def may_stand(self, asking: float) -> int:
-        """Within the bound on a text's loss, were every draft rejected that is not asked for; and beside drafters that
-        propose, as long as their proposals bring less than asking for them takes."""
+    def may_stand(self, choosing_seconds: float) -> int:
+        """Within the bound on a text's loss, were every draft rejected of the rounds for which the choice stands; and
+        beside drafters that propose, as long as their proposals bring less than choosing by them takes."""
         now = self._now
         if now.best is None or (now.best[0].length and now.best[0].drafter in self.hinted):
             return 0
@@ -58,7 +58,7 @@ class Probing(Reading):
             return 0
         memory = self.config.round_memory
         if self.hinted:
-            gain, cost = self.exploration.proposed_gain, now.rate * asking
+            gain, cost = self.exploration.proposed_gain, now.rate * choosing_seconds
             if gain > cost:
                 return 0
             # one that comes in the meantime waits no longer; the less they bring, the longer it may

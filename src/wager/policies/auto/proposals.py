@@ -32,7 +32,7 @@ class ProposalWeighing(Policy):
         self.hinted = set()
         # By the drafters that have a hint; two in turn, for a round may be observed after the next choice.
         self._records: dict[tuple[bool, tuple[str, ...]], list[Proposal]] = {}
-        self._other = False  # which of the two
+        self._other = False  # which of the two; every choice has the other one, however often it weighs
         self._estimates: list[Estimate] = []
         self._now = Decision({}, 0.0, 0.0, {})  # the last one
 
@@ -87,7 +87,7 @@ class ProposalWeighing(Policy):
         """The proposals of this round; drafters that propose nothing are left out."""
         hints, agreement = context.hints, context.agreement
         limit = self.budget // context.batch if self.budget else self.longest
-        self._other, names = not self._other, tuple(hints)
+        names = tuple(hints)
         records = self._records.get((self._other, names))
         if records is None:
             records = self._records[self._other, names] = self._new_records(names)

@@ -18,7 +18,7 @@ class Reading(ArmWeighing):
         self, context: Context, chosen: Estimate, rate: float
     ) -> tuple[dict[str, tuple[float, float]], int]:
         """Idle models that read now, the most worth first, with the seconds that are expected and those that it takes
-        at most; and the rounds until that is to be considered again.
+        at most; and the rounds until that is to be considered again. Those that can only draft are left out.
 
         A reading makes the estimate of a drafter's log odds move by some standard deviation; without it the better of
         two drafters is missed now and then, in every round. That has been growing as the square root of the tokens it
@@ -31,6 +31,8 @@ class Reading(ArmWeighing):
         to_come = self._rounds_to_come(context, chosen[1])
         found: dict[str, tuple[float, float, float]] = {}
         for name, value in values.items():
+            if not context.can_read(name):
+                continue
             missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].length + 1
             seconds, most = self._reading_seconds(name, lag, self._now.plain_seconds)
             cost, waited = rate * seconds, max(1.0, missed / chosen[1])
@@ -58,7 +60,7 @@ class Reading(ArmWeighing):
         values = self._values_in_text(rate)
         best = max(1.0 - rate * plain, values.pop(here.current, -inf))
         for name, value in values.items():
-            if not here.of(name).information:
+            if context.can_read(name) and not here.of(name).information:
                 seconds, most = self._reading_seconds(name, context.lag.get(name, 0) + 1, plain)
                 gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
                 pays = self._rounds_to_come(context, 1.0) * gain >= rate * seconds
@@ -72,6 +74,7 @@ class Reading(ArmWeighing):
 
     def _values_in_text(self, rate: float) -> dict[str, float]:
         """What the best arm of every model is worth in this text, catching up left out."""
+        self.positional.settle_learned()  # a round may have been observed since the arms were weighed
         names = dict.fromkeys(name for _, name, _, _, _ in self._plans.get(1) or self._plan(1))
         return {name: self._value_in_text(name, 0.0, rate) for name in names}
 
@@ -103,7 +106,8 @@ class Reading(ArmWeighing):
         if now.best is not None and (key or not round.drafted):
             run = now.best[1] - now.rate * now.best[2] - now.merge[0]
             here.compare(now.values, run, drafter)
-        before = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
+        hits = {drafter: here.scored(scores)} if isinstance(scores := known.get(drafter), tuple) else {}
+        unseen = here.unseen  # tokens that nobody was scored at; learning from a draft counts its own
         here.pass_by(
             round.emitted, (n for n in self.drafters if n not in self.hinted), aside=not key and round.drafted > 0
         )
@@ -111,11 +115,16 @@ class Reading(ArmWeighing):
             tried = min(round.own + 1, length)
             chances = [x / (1.0 + x) for x in self.positional.of(key, length).odds[:tried]]
             here.learn(drafter, chances, round.own)
+        else:
+            unseen = here.unseen
         for name, scores in known.items():
-            if not isinstance(scores, int) and name in self.index:
-                hits = before[name] if name in before else here.scored(scores)
-                here.learn(name, self.positional.read(name, hits), sum(hits))
-                here.readable.add(name)
+            if not isinstance(scores, int) and name in self.index and name not in hits:
+                hits[name] = here.scored(scores)
+        scored = max((len(own) for name, own in hits.items() if name in self.positional.shifts), default=0)
+        self.positional.fade(min(unseen, scored))
+        for name, own in hits.items():
+            here.learn(name, self.positional.read(name, own), sum(own))
+            here.readable.add(name)
         for name, seconds in round.read_seconds.items():
             step, _ = self._reading_seconds(name, 1, now.plain_seconds)
             read = now.reading.get(name, 0) + round.emitted

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from wager.core.round import MOST_SCORED
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.moments import learned_variance
 from wager.policies.base import Learner
 
 # Of the rule of five points, those beyond the mean: standard deviations, and the weight of each side.
@@ -83,17 +84,16 @@ class TextAcceptance(Learner):
     def _compare_drafters(self) -> None:
         """Learn the variance of shifts from the text that ends: from each drafter beside the one that is known best.
 
-        The difference of two shifts has twice that variance, and the variance by chance of both estimates. The squared
-        difference less the latter counts the more the smaller that is.
+        The difference of two shifts has twice that variance, and the variance by chance of both estimates.
         """
         known = [own for name, own in self.drafters.items() if name in self.familiar and own.information > 0.0]
         known.sort(key=lambda own: -own.information)
+        compared = []
         for best, own in product(known[:1], known[1:]):
             chance = 1.0 / own.information + 1.0 / best.information
-            apart = own.surplus / own.information - best.surplus / best.information
-            share = (1.0 / (1.0 + 0.25 * self.config.shrinkage * chance)) ** 2
-            self.weight = min(self.weight + share, self.config.round_memory)
-            self.variance += share / self.weight * (0.5 * (apart * apart - chance) - self.variance)
+            difference = own.surplus / own.information - best.surplus / best.information
+            compared.append((0.5 * (difference * difference - chance), chance))
+        self.variance, self.weight = learned_variance(self.variance, self.weight, compared, self.config)
 
     def of(self, drafter: str) -> DrafterInText:
         """What is known of the drafter."""
@@ -101,6 +101,11 @@ class TextAcceptance(Learner):
         if own is None:
             own = self.drafters[drafter] = DrafterInText(self.config)
         return own
+
+    @property
+    def unseen(self) -> int:
+        """The latest tokens of the text that none of the drafters drafted for or read."""
+        return min((own.missed for own in self.drafters.values()), default=0)
 
     def learn(self, drafter: str, chances: Sequence[float], accepted: float) -> None:
         """Of tokens with these usual chances so many were accepted; what is known fades, for the text may change."""

@@ -180,7 +180,7 @@ class ArmWeighing(ProposalWeighing):
             # as in `PositionalAcceptance.tokens` and `DraftLatency.parts`, without their calls
             odds, factor = counts.odds, exp(-counts.deviation) if cautious else drawn[group.key]
             if several:
-                if not cautious and self._settled(group):
+                if not cautious and self._settled(group, context):
                     factor = 1.0
                 factor *= text.get(drafter, 1.0)
             fixed, each = line.fixed / batch, line.each / batch
@@ -239,13 +239,14 @@ class ArmWeighing(ProposalWeighing):
             better.remove(best)
         return None
 
-    def _settled(self, group: ArmGroup) -> bool:
-        """Whether it is known without being run, because its drafter reads, or has a card in an engine in which idle
-        models read where that pays, and has no trees beside its chains: then there is no Thompson draw. Between chains
-        and trees, which reading does not tell apart, a change is free."""
+    def _settled(self, group: ArmGroup, context: Context) -> bool:
+        """Whether it is known without being run, because its drafter reads, or has a card and can read in an engine in
+        which idle models read where that pays, and has no trees beside its chains: then there is no Thompson draw.
+        Between chains and trees, which reading does not tell apart, a change is free."""
         here, key = self.in_text, group.key
         card = key == group.drafter and bool(self.positional.counts[key].card)  # of chains
-        return (key in here.readable or (card and here.reads is not False)) and key in self._chains
+        reads = here.reads is not False and context.can_read(key)
+        return (key in here.readable or (card and reads)) and key in self._chains
 
     def _stays(self, drafter: str) -> bool:
         """Whether another drafter is in use in this text, so that a change to this one has to pay."""

@@ -1,0 +1,90 @@
+"""How far drafters are from their cards, in part all alike and in part each for itself."""
+
+from collections.abc import Collection, Iterator, Sequence
+from math import exp, sqrt
+
+from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.moments import learned_variance
+from wager.policies.base import Learner
+
+
+class Shift(Learner):
+    """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
+
+    __slots__ = (
+        *("common", "config", "deviation", "evidence", "factor"),
+        *("information", "own", "start", "value", "variance"),
+    )
+    learned = ("start", "evidence", "information")
+
+    def __init__(self, config: AutoConfig) -> None:
+        self.config = config
+        self.start = 0.0  # at first, or at the last change
+        # Since then: the sum of p (1 - p) over tokens, and the same with each times the move from the start that it
+        # shows; both fade.
+        self.information = self.evidence = 0.0
+        self.variance = 0.0  # of what is the drafter's own; 0: there is no other drafter with a card
+        self.place(0.0, 0.0, 0.0)
+
+    def place(self, moved: float, own: float, common: float) -> None:
+        """How far it is from the start, and the deviations of its own part and of what is common to all drafters."""
+        self.value, self.own, self.common = self.start + moved, own, common
+        self.factor = exp(self.value)  # on all odds
+        self.deviation = sqrt(own * own + common * common)
+
+    def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
+        """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
+        surplus = information = 0.0
+        for at, n in enumerate(tried):
+            x = card[min(at, len(card) - 1)] * self.factor
+            chance = x / (1.0 + x)
+            surplus += (kept[at] if at < len(kept) else 0.0) - n * chance
+            information += n * chance * (1.0 - chance)
+        self.evidence += surplus + information * (self.value - self.start)
+        self.information += information
+
+    def fade(self, tokens: float) -> None:
+        """So many tokens of the text later."""
+        keep = 1.0 - tokens / (tokens + self.config.count_memory)
+        self.evidence, self.information = keep * self.evidence, keep * self.information
+
+    def begin(self) -> None:
+        """Something has changed: it is as little known as at first."""
+        self.start, self.evidence, self.information = self.value, 0.0, 0.0
+
+
+def card_information(config: AutoConfig) -> float:
+    """Information that cards are worth: they tell of many texts, so twice as many tokens as other evidence. A token is
+    worth p (1 - p), a quarter at most."""
+    return 2.0 * config.shrinkage / 4.0
+
+
+def relate(shifts: Collection[Shift], between_drafter_variance: float, config: AutoConfig) -> None:
+    """Place all shifts: texts are harder or easier than those on the cards, which is common to all drafters, and beyond
+    that each drafter differs from its card by itself (random effects).
+
+    The move of drafter i from its start is c + o[i], with c of variance 1 / `card_information`. The variance of o[i] is
+    the one that cards tell, or a larger one that the drafters have shown. Of c each shows as much as
+    ``weight * information`` says; o[i] follows from what is left.
+    """
+    variance = 0.0
+    if len(shifts) > 1:
+        told = max(between_drafter_variance, 4.0 / config.count_memory)  # no less than can be known of one of them
+        variance = max(told, learned_variance(told, config.short_memory, _compared(shifts), config)[0])
+    known = [(shift, 1.0 / (1.0 + variance * shift.information)) for shift in shifts]
+    information = card_information(config) + sum(weight * shift.information for shift, weight in known)
+    common = sum(weight * shift.evidence for shift, weight in known) / information
+    for shift, weight in known:  # where a drafter's own evidence decides, what is common matters little
+        own = variance * weight * (shift.evidence - common * shift.information)
+        shift.variance = variance
+        shift.place(common + own, sqrt(variance * weight), weight / sqrt(information))
+
+
+def _compared(shifts: Collection[Shift]) -> Iterator[tuple[float, float]]:
+    """Every drafter beside the one that is known best: the variance by these two alone, and what is by chance."""
+    best = max(shifts, key=lambda shift: shift.information)
+    for shift in shifts:
+        if shift is not best and shift.information > 0.0:
+            chance = 1.0 / shift.information + 1.0 / best.information
+            difference = shift.evidence / shift.information - best.evidence / best.information
+            yield 0.5 * (difference * difference - chance), chance
