@@ -211,11 +211,11 @@ class Auto(Probing):
             allowed = max(allowed, bound.first_trial(context.remaining))
         found: Best = inf, best
         most = plain * (1.0 + allowed) - self._catch_up(arm.drafter, context)
-        if taken > most and arm.merged is not None and self._unmerged is not None:  # without it the draft may be tried
-            found = inf, self._unmerged
-            taken = self._unmerged[2]
         if taken > most:
             found = self._weigh(context, seconds, rate, off, room, cautious=True)
+            alone = self._unmerged if arm.merged is not None else None
+            if alone is not None and alone[2] <= most and alone[1] - rate * alone[2] > found[0]:
+                found = alone[1] - rate * alone[2], alone  # without what is merged into it, it may be tried
         if found[1] is None or found[0] <= off or (probing and found[1] is not best):
             return None
         known, arm = self._worst_of, found[1][0]
