@@ -138,7 +138,7 @@ class Policy(Learner, ABC):
     def choose(self, context: Context) -> Arm:
         """The arm to play, one of ``context.arms``."""
 
-    def may_stand(self, asking: float) -> int:
+    def may_stand(self, choosing_seconds: float) -> int:
         """For how many rounds more the last choice may be played without asking again, which takes so many seconds,
         proposals included; every round is observed all the same."""
         return 0
