@@ -36,6 +36,8 @@ ENGINES = {
     "table": Engine(("eagle:ofa",), stock="table"),
     "adaptive": Engine(("eagle:ofa",), stock="adaptive"),
     "ngram": Engine(("ngram",), stock="fixed"),
+    "draft model": Engine(("draft:ofa",), 3),
+    "stock draft model": Engine(("draft:ofa",), 3, stock="fixed"),
     "8B plain": Engine(large=True),
     "8B head": Engine(HEAD, 4, large=True),
     "8B matching": Engine(MATCHING, 4, large=True),
@@ -139,6 +141,13 @@ def stock(extent: Extent) -> list[Order]:
     return closed("stock", policies, loads, extent)
 
 
+def draft_model(extent: Extent) -> list[Order]:
+    """A small draft model: what it costs while it does not draft, beside stock vLLM's, which drafts in every step."""
+    policies = {"plain": ("none",), "draft model": ("off", "1", "3", "auto"), "stock draft model": ("stock",)}
+    loads = [{"kind": kind, "batch": batch, "profile": ""} for kind in extent.kinds for batch in extent.batches]
+    return closed("draft-model", policies, loads, extent)
+
+
 def open_loop(plan: str, policies: Mapping[str, tuple[str, ...]], profile: str, extent: Extent) -> list[Order]:
     """Poisson arrivals at every rate, then a piece of the Azure trace; before them a closed load to learn from."""
     rounds = 3 if extent.rounds is None else extent.rounds
@@ -169,9 +178,15 @@ def small_rates(extent: Extent) -> list[Order]:
     return open_loop("small-rates", given, "", extent)
 
 
+def small_engines(extent: Extent) -> list[str]:
+    """Wager's engines of SmolLM2 that are named, or else the usual ones."""
+    named = {name: ENGINES[name] for name in extent.only or SMALL}
+    return [name for name, engine in named.items() if not engine.stock and not engine.large]
+
+
 def stress(extent: Extent) -> list[Order]:
     """All engines at once: first `auto` under a changing load, then lengths at random in every step."""
-    names = [name for name in (extent.only or SMALL) if ENGINES[name].drafters and not ENGINES[name].stock]
+    names = [name for name in small_engines(extent) if ENGINES[name].drafters]
     orders: list[Order] = []
     for policy, what, count in (("auto", "until_requests", extent.requests), ("random", "until_steps", extent.steps)):
         each = {what: -(-count // max(1, len(names)))}
@@ -202,16 +217,16 @@ def texts(extent: Extent) -> list[Order]:
     load |= {"batch": min(32, max(extent.batches)), "seconds": 30.0}  # at most
     return [
         {**load, "engine": name, "policy": policy, "with_leads": name == "plain"}
-        for name in SMALL
+        for name in small_engines(extent)
         for policy in (("auto", "random") if ENGINES[name].drafters else ("none",))
     ]
 
 
 SMALL = ("plain", "matching", "head", "plain again", "head and matching")
 PLANS: dict[str, Callable[[Extent], list[Order]]] = {
-    "default": default, "stock": stock, "large-default": large_default, "heads": heads, "peers": peers,
-    "adaptive": adaptive, "rates": rates, "small-rates": small_rates, "stress": stress, "sampled": sampled,
-    "texts": texts,
+    "default": default, "stock": stock, "draft-model": draft_model, "large-default": large_default, "heads": heads,
+    "peers": peers, "adaptive": adaptive, "rates": rates, "small-rates": small_rates, "stress": stress,
+    "sampled": sampled, "texts": texts,
 }  # fmt: skip
 
 # Several plans under one name: together they are the rows that serving on a GPU is judged by, each a few minutes.

@@ -72,7 +72,8 @@ def against(table: Iterable[Row]) -> list[Row]:
         if "auto" not in ratio or len(fixed) < 2:
             continue
         best = max(fixed, key=lambda policy: fixed[policy])
-        others = {policy: ratio[policy] for policy in ("none", "adaptive", "table", "ngram") if policy in ratio}
+        beside = ("none", "adaptive", "table", "ngram", "stock")
+        others = {policy: ratio[policy] for policy in beside if policy in ratio}
         made.append({
             "profile": profile, "kind": kind, "batch": batch, "auto": ratio["auto"], "off": ratio.get("off"),
             "best": best, "over_best": auto / fixed[best],

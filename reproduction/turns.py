@@ -16,6 +16,7 @@ Where there is no such file it is made from WAGER_DATA.
 SmolLM2 (load: about two minutes):
 default: without speculation (twice), with wager's default, with a head, and with both in one engine.
 stock: with a head, beside stock vLLM with the same head (adaptive verification, a table of lengths) and with n-gram.
+draft-model: with a small draft model, on and off, beside stock vLLM with the same model.
 stress: the engines that speculate at once, with batches that grow and shrink: `auto`, then random lengths.
 sampled: many samples of a prompt on each engine, and a test whether they are of one distribution.
 texts: greedy texts beside those without speculation, and whether they part at ties.
