@@ -176,7 +176,7 @@ def test_a_merged_draft_that_is_taken_to_be_no_wider_than_the_draft_alone_would_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     right, worst = surprise(), weighing.ArmWeighing._worst
-    monkeypatch.setattr(weighing.ArmWeighing, "_worst", lambda policy, arm, c: worst(policy, arm.alone, c))
+    monkeypatch.setattr(weighing.ArmWeighing, "_worst", lambda policy, arm, c, late=None: worst(policy, arm.alone, c))
     assert surprise() > right + 0.1
 
 

@@ -258,7 +258,7 @@ def test_what_a_round_takes_at_most_is_not_that_of_an_earlier_choice() -> None:
     """A match's most seconds go by its length: one that was longer before must not be charged for it."""
     policy = Auto((OFF, *(Arm.parse(name) for name in ("x:4", "w:3"))))
     policy.calibrate(Calibration(verify={1: 0.02, 2: 0.021, 3: 0.022, 4: 0.023, 5: 0.04}))
-    policy._worst_of = policy.arms[1], 7.0
+    policy._worst_of = policy.arms[1], 7.0, 0.0
     now = Context(policy.arms, previous=OFF, lag={"w": 0}, remaining=100, hints={"x": Hint(9, (0.99,))})
     for _ in range(20):
         arm = policy.choose(now)

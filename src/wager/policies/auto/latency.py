@@ -233,9 +233,10 @@ class LatencyModel(Learner):
 
     def worst_draft(self, key: str, length: int, plain: float) -> float:
         """Seconds that such a draft for one request hardly ever exceeds; twice what is expected, before it is known."""
-        fixed, each = self.drafts.parts(key, 1, plain)
-        unknown = self.drafts.line(key, 1).count < self.config.repeats
-        return (2.0 if unknown else self.verify.noise) * (fixed + each * length)
+        line = self.drafts.line(key, 1)
+        if line.count < self.config.repeats:
+            return 2.0 * self.drafts.parts(key, 1, plain)[1] * length
+        return self.verify.noise * (line.fixed + line.each * length)
 
     def learn(self, round: Round) -> None:
         """A round of one arm for all requests."""

@@ -83,9 +83,10 @@ class AcceptanceCounts(Learner):
         return max(config.card_prior_tokens, 4.0 / max(seen, 4.0 / config.count_memory))
 
     def chances(self, factor: float) -> list[float]:
-        """Of tokens at each position, by the card with this factor on all odds."""
-        card = self.card
-        return [1.0 - 1.0 / (1.0 + card[min(j, len(card) - 1)] * factor) for j in range(len(self.tried))]
+        """Of tokens at each position, by the card with this factor on all odds; its last odds go on."""
+        card, count = self.card, len(self.tried)
+        known = [1.0 - 1.0 / (1.0 + x * factor) for x in (card if len(card) == count else card[:count])]
+        return known if len(known) == count else known + known[-1:] * (count - len(known))
 
     def fade(self, tokens: float) -> None:
         """Leave so many tokens of evidence."""

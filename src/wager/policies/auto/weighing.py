@@ -44,7 +44,8 @@ class ArmWeighing(ProposalWeighing):
         self._chains: set[str] = set()  # drafters without hints of which there are chains alone
         self._drawn: dict[str, float] | None = None  # draws that no choice was made by yet
         self._foreseen: Models | None = None  # weighed while the device works, for the next choice
-        self._worst_of: tuple[Arm, float] | None = None  # what an arm of this choice takes at most
+        # an arm of this choice, what it takes at most, and how much of that passes before it is verified
+        self._worst_of: tuple[Arm, float, float] | None = None
         self._unmerged: Estimate | None = None  # the chosen draft without it
         self._several = False  # whether several drafters without hints are available: then idle ones may read
 
@@ -63,17 +64,28 @@ class ArmWeighing(ProposalWeighing):
         lag = context.lag.get(drafter)
         return self.latency.drafts.catch_up(drafter, lag * context.batch, self._now.plain_seconds) if lag else 0.0
 
-    def _worst(self, arm: Arm, context: Context) -> float:
-        """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out."""
-        hint, plain = context.hints.get(arm.drafter), self._now.plain_seconds
+    def _worst(self, arm: Arm, context: Context, late: float | None = None) -> float:
+        """Seconds that a round of this arm takes at most, as far as they can be known; proposals left out.
+
+        late: of these what `_late` says, where that is known. What was worked out last is kept.
+        """
+        hint = context.hints.get(arm.drafter)
         if arm.tree is None and hint is not None:
             own = min(arm.length, hint.size) if hint.size else arm.length
-            return self.latency.verify.worst(1 + own + (arm.merged.length if arm.merged else 0))
-        late = self.latency.worst_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
-        if arm.alone != context.previous:
-            late += self.latency.drafts.starts.get(self._key(arm), 0.0)
-        late += self.latency.worst_draft(self._key(arm), arm.length, plain)
-        return late + self.latency.verify.worst(arm.budget + 1)
+            late, width = 0.0, 1 + own + (arm.merged.length if arm.merged else 0)
+        else:
+            late, width = self._late(arm, context) if late is None else late, arm.budget + 1
+        worst = late + self.latency.verify.worst(width)
+        self._worst_of = arm, worst, late
+        return worst
+
+    def _late(self, arm: Arm, context: Context) -> float:
+        """Seconds until a model has drafted, at most."""
+        key, latency, plain = self._key(arm), self.latency, self._now.plain_seconds
+        late = latency.worst_catch_up(arm.drafter, context.lag.get(arm.drafter, 0), plain)
+        if key in latency.drafts.starts and arm.alone != context.previous:
+            late += latency.drafts.starts[key]
+        return late + latency.worst_draft(key, arm.length, plain)
 
     def _weigh(
         self, context: Context, seconds: Table, rate: float, off: float, room: float = inf, cautious: bool = False
@@ -131,8 +143,10 @@ class ArmWeighing(ProposalWeighing):
         if beside is None:
             return found
         merged = known_arm(arm.drafter, arm.length, arm.tree, known_arm(beside.name, length))
-        if room < inf and self._worst(merged, context) > room:
-            return found
+        if room < inf:
+            known = self._worst_of
+            if self._worst(merged, context, known[2] if known is not None and known[0] is arm else None) > room:
+                return found
         self._now.merge, self._unmerged = (most, expected), best
         if base is not None:  # without either of the two there would be nothing to merge
             self._now.gains[base.index] += most
@@ -232,9 +246,7 @@ class ArmWeighing(ProposalWeighing):
             best = max(better, key=_value)
             if room == inf:
                 return best
-            arm = best[1][0]
-            self._worst_of = arm, self._worst(arm, context)
-            if self._worst_of[1] <= room:
+            if self._worst(best[1][0], context) <= room:
                 return best
             better.remove(best)
         return None
