@@ -10,7 +10,9 @@ from decoders import PROMPT, Told, alike, check, informed, ours, plain, tiny
 import wager
 from wager.core import OFF, Arm, Context, Request, Round, Signal, TraceWriter
 from wager.core import trace as traces
+from wager.drafters.cards import read_card
 from wager.drafters.draft_model import DraftModel
+from wager.drafters.kinds import made_of
 from wager.drafters.prompt_lookup import PromptLookup
 from wager.policies import Policy
 
@@ -55,6 +57,28 @@ def test_a_policy_of_ones_own_sees_contexts_and_rounds() -> None:
         assert context.tokens == tokens
         tokens += played.emitted
         assert set(context.hints) <= {"told", "prompt-lookup", "suffix"}
+
+
+def test_the_first_context_of_a_text_says_what_kinds_its_prompt_may_be() -> None:
+    """Where a drafter's card tells kinds apart, and a policy asks."""
+    model, shares = tiny(), {"low": [0.5], "high": [0.6]}
+    notes = {
+        "acceptance": shares,
+        "kinds": made_of({"low": [PROMPT], "high": [[token + 1 for token in PROMPT]]}).notes(),
+    }
+    for needs in (frozenset(Signal), frozenset(Signal) - {Signal.KINDS}):
+        drafter = DraftModel(alike(model), "draft")
+        drafter.card = read_card(notes)
+        policy = Watching((OFF, Arm("draft", 2)))
+        policy.needs = needs  # type: ignore[misc]
+        decoder = wager.Decoder(model, drafters=[drafter], arms=policy.arms, policy=policy)
+        for _ in range(2):
+            policy.contexts.clear()
+            decoder.generate(PROMPT, max_new_tokens=12)
+            first, *others = policy.contexts
+            assert others
+            assert not any(context.kinds for context in others)
+            assert (first.kinds.get("low", 0.0) > 0.5) == (Signal.KINDS in needs)
 
 
 def test_a_draft_models_lag_is_what_it_has_not_read() -> None:

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from wager.cli import app as cli
 from wager.core.recording import RecordingWriter, Text, Track
 from wager.drafters.cards import Card, apart, read_card
+from wager.models import load_tokenizer
 from wager.training.card import note_trees, tree_acceptance, trees_told
 
 ACCEPTED = [2, 0, 1, 0, 0, 1, 0]  # tokens of the tree at every entry of the text; rounds begin at 0, 3, 4 and 5
@@ -62,6 +63,40 @@ def test_a_recording_goes_onto_the_card_and_into_what_policies_start_from(tmp_pa
     assert text.count("## Trees") == text.count("| 4x16 | qa | 0.50, 0.50, 0.00 |") == 1
     assert text.endswith(trees_told(head))
     assert "1 text, recorded by `wager lab record`" in text
+
+
+def test_kinds_are_noted_from_one_half_of_the_prompts(tmp_path: Path, head: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    lines = {
+        "humaneval": [{"prompt": f"def add_{n}(a, b):\n    return a + b\n"} for n in range(8)],
+        "xsum": [{"article": f"The ferry number {n} was late on Sunday, said the harbour."} for n in range(8)],
+    }
+    for task, records in lines.items():
+        (data / f"{task}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    content = json.loads((head / "config.json").read_text())
+    content["wager"]["acceptance"] = {"humaneval": [0.7], "xsum": [0.4]}
+    (head / "config.json").write_text(json.dumps(content))
+    done = run("train", "kinds", head, "--data", data)
+    assert done.exit_code == 0, done.output
+    assert "2 kinds, of 8 prompts: humaneval, xsum" in done.stdout
+    card = read_card(json.loads((head / "config.json").read_text())["wager"])
+    assert card.told_by is not None
+    tokenizer = load_tokenizer("smollm2-135m")
+    for task, prompt in (
+        ("humaneval", "def multiply(a, b):\n    return"),
+        ("xsum", "The ferry was late, said the mayor."),
+    ):
+        chances = card.told_by.chances(tokenizer(prompt).input_ids)
+        assert chances[task] > 0.6
+
+
+def test_kinds_of_what_has_no_card_are_refused(tmp_path: Path, head: Path) -> None:
+    (head / "config.json").write_text(json.dumps({"wager": {"acceptance": {"qa": [0.6]}}}))
+    for folder, said in ((head, "no card that tells tasks apart"), (tmp_path, "holds no drafter")):
+        refused = run("train", "kinds", folder)
+        assert refused.exit_code == 2 or isinstance(refused.exception, ValueError)
+        assert said in str(refused.exception or refused.output)
 
 
 def test_a_recording_without_this_heads_trees_is_refused_and_nothing_written(tmp_path: Path, head: Path) -> None:

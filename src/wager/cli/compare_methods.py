@@ -15,7 +15,7 @@ from wager.bench.methods import Method
 from wager.bench.repeats import Repeats
 from wager.bench.runs import Run, tokenize
 from wager.bench.summary import by_method
-from wager.bench.workloads import TASKS, chat_ids, prompts
+from wager.bench.workloads import PARTS, TASKS, chat_ids, prompts
 from wager.cli import options as given
 from wager.cli.files import Output
 from wager.cli.options import Workload
@@ -37,12 +37,14 @@ class Tasks(Workload):
     """Which prompts, and in which order."""
 
     task: list[str] | None = opt(None, "Task to run; repeat it.", shown="all eight")
+    part: str = opt("all", f"Of the tasks' prompts: {', '.join(PARTS)}.")
     shuffle: bool = opt(False, "Prompts of all tasks in one shuffled row.")
     seed: int = opt(0, "For prompts, their order, policies and sampled texts.")
     reset: given.Reset = PAPER
     repeats: int = opt(1, "Times that all prompts are answered; policies and drafters start anew with each.", min=1)
 
     def __post_init__(self) -> None:
+        require(self.part in PARTS, f"--part is {', '.join(PARTS[:-1])} or {PARTS[-1]}, not {self.part!r}")
         require(self.reset in RESETS, f"--reset is {' or '.join(RESETS)}, not {self.reset!r}")
 
 
@@ -103,7 +105,7 @@ class Plan:
 @options
 def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -> None:
     """Run transformers' own methods, wager's fixed arms and its policies on the same prompts, interleaved."""
-    chosen = prompts(tasks.data, tasks=tasks.task or TASKS, count=tasks.count, seed=tasks.seed)
+    chosen = prompts(tasks.data, tasks=tasks.task or TASKS, count=tasks.count, seed=tasks.seed, part=tasks.part)
     if tasks.shuffle:
         random.Random(tasks.seed).shuffle(chosen)
     from wager.bench.draft_models import truncated
@@ -139,6 +141,7 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     settings |= {
         "prompts": len(asked),
         "longest_prompt": tasks.longest,
+        "part": tasks.part,
         "shuffled": tasks.shuffle,
         "reset": tasks.reset,
         "repeats": tasks.repeats,

@@ -12,7 +12,7 @@ import typer
 
 from wager.bench import workloads
 from wager.cli.files import Output
-from wager.cli.options import Device, Dtype, Target, Workload
+from wager.cli.options import Data, Device, Dtype, Target, Workload
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table, wide
 from wager.report.scales import plural
@@ -26,6 +26,7 @@ app = typer.Typer(
 )
 PlanFile = Annotated[Path, typer.Argument(help="What to train, in TOML: training/smollm2-135m.toml is one.")]
 AnswersFolder = Annotated[Path, option("Folder of the target's answers.", "--answers")]
+LONGEST = 4096  # tokens of a prompt by which kinds are told apart
 SPEC_BENCH = ("mt_bench", *workloads.SPEC_BENCH)
 
 
@@ -199,6 +200,41 @@ def evaluate(
             told = card(folder, plan, cards.name, rows[folder.name], ran) + trees_told(folder)
             (folder / "README.md").write_text(told, encoding="utf-8")
             note_acceptance(folder, rows[folder.name])
+
+
+@app.command("kinds")
+def kinds(
+    folders: Annotated[list[Path], typer.Argument(help="Drafters with a card.", show_default=False)],
+    model: Annotated[str, option("The target, whose tokens prompts are read in.", "--model", "-m")] = "smollm2-135m",
+    data: Data = None,
+) -> None:
+    """Note by what prompts of the tasks on a card are told apart: auto then knows which drafter suits a prompt."""
+    from wager.core import files
+    from wager.drafters.cards import read_card
+    from wager.drafters.kinds import Kinds, made_of
+    from wager.models import load_tokenizer
+    from wager.training.card import note_kinds
+
+    tasks: dict[Path, tuple[str, ...]] = {}
+    for folder in folders:
+        if not (folder / "config.json").is_file():
+            raise ValueError(f"{folder} holds no drafter; name a folder with a config.json, as `wager train` writes it")
+        told = read_card(files.read_json(folder / "config.json").get("wager")).kinds
+        tasks[folder] = tuple(task for task in told if task in workloads.ALL)  # of others there are no prompts
+        if len(tasks[folder]) < 2:
+            raise ValueError(f"{folder} has no card that tells tasks apart; wager train evaluate --cards writes one")
+    tokenizer, known = load_tokenizer(model), dict[tuple[str, ...], Kinds]()
+    for folder, own in tasks.items():
+        if own not in known:
+            # from one half of the prompts; the other half is for judging
+            asked = workloads.prompts(data, tasks=own, count=sys.maxsize, part="development")
+            read: dict[str, list[list[int]]] = {task: [] for task in own}
+            for prompt in asked:
+                read[prompt.task].append(prompt.ids(tokenizer, LONGEST, "cpu")[0].tolist())
+            known[own] = made_of(read)
+            print(f"{len(own)} kinds, of {plural(len(asked), 'prompt')}: {', '.join(own)}")
+        note_kinds(folder, known[own])
+        print(f"{folder}: noted")
 
 
 @app.command("trees")

@@ -18,3 +18,5 @@ class Calibration:
     acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     # by how much those drafters differ in one kind of text beyond what they do in all, as a variance of log odds
     apart: float | None = None
+    # drafter -> kind of text -> log odds of its tokens there beyond those of all kinds, by its card
+    kinds: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -17,6 +17,7 @@ class Signal(Enum):
     READ = "read"  # and of models, at tokens that they missed and have read since
     OVERLAP = "overlap"  # Round.overlap
     PROMPT = "prompt"  # Context.prompt
+    KINDS = "kinds"  # Context.kinds
     REPEATS = "repeats"  # Round.repeated
     COSTS = "costs"  # Policy.calibrate: seconds of rounds are timed before the first one
 
@@ -75,6 +76,8 @@ class Context:
     unobserved: bool = False  # whether the round before this one is observed after the choice, not before it
     merges: bool = False  # whether a proposal may be merged into the draft of another drafter (``Arm.merged``)
     readers: frozenset[str] | None = None  # models that can read the text without drafting; None: all
+    # kind of text -> how likely it is by the prompt; in the first round of a request, where drafters' cards tell kinds
+    kinds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.arms:

@@ -19,6 +19,7 @@ from wager.core import Arm, Calibration, files
 from wager.decoding.arms import most_merged
 from wager.drafters import Draft, Drafter
 from wager.drafters.base import likeliest
+from wager.drafters.cards import Card, apart, published
 from wager.models.embedded import cache
 from wager.models.runner import Runner
 
@@ -179,6 +180,12 @@ def calibrated(timer: RoundTimer, key: str, path: Path | None = None) -> Calibra
     if drafted and verify.keys() == set(timer.widths):  # each at least once
         _write(path, {**known, key: _as_json(found)})
     return found
+
+
+def with_cards(found: Calibration, cards: Mapping[str, Card]) -> Calibration:
+    """The same with what the cards of drafters say of their acceptance."""
+    kinds = {name: card.kinds for name, card in cards.items() if card.kinds}
+    return replace(found, acceptance=published(cards), apart=apart(cards.values()), kinds=kinds)
 
 
 def _checked(timer: RoundTimer, kept: Calibration) -> Calibration | None:

@@ -6,7 +6,6 @@ import copy
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -28,7 +27,7 @@ from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import described, open_state
 from wager.drafters import Drafter
-from wager.drafters.cards import apart, published
+from wager.drafters.cards import kinds_of
 from wager.models.runner import Runner
 from wager.models.select import current, runner
 from wager.models.unwrap import unwrapped
@@ -224,13 +223,12 @@ class Decoder:
 
     def _calibrate(self, text: Sequence[int]) -> None:
         """Time rounds on the text that the target holds, or take what is remembered, and tell the policy."""
-        from wager.decoding.calibrate import VERSION, RoundTimer, calibrated
+        from wager.decoding.calibrate import VERSION, RoundTimer, calibrated, with_cards
 
         of = described(self.policy, self.model, self.drafters.values(), self.arms) | {"policy": f"timed as {VERSION}"}
         key = ", ".join([*of.values(), f"torch {torch.__version__}"])
         found = calibrated(RoundTimer(self.target, self.drafters, self.arms, text), key)
-        cards = {name: drafter.card for name, drafter in self.drafters.items()}
-        self._calibration = replace(found, acceptance=published(cards), apart=apart(cards.values()))
+        self._calibration = with_cards(found, {name: drafter.card for name, drafter in self.drafters.items()})
         self._recalibrate()
 
     @property
@@ -326,7 +324,8 @@ class Decoder:
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
         ready = partial(self._prepare_rounds, target, unknown)
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, ready, self.hold)
+        rest = ready, self.hold, kinds_of(drafter.card for drafter in self.drafters.values())
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, *rest)
         self.hold, self.finish = self.loop.hold, ""
         self._busy, played = True, False
         try:

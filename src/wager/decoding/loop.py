@@ -23,9 +23,11 @@ from wager.models.runner import Runner
 from wager.policies.base import Policy, check_merged
 
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
+KindsOf = Callable[[Sequence[int]], Mapping[str, float]]  # how likely a prompt is of each kind
 EVERYTHING = frozenset(Signal)
 WORK_ALONE = {"cuda"}  # devices on which the host does something else in the meantime
 NO_PROPOSALS: Mapping[str, Draft] = {}
+NO_KINDS: Mapping[str, float] = {}
 RECENT = 2  # rounds since a model has drafted, after which it is not expected to draft in the next one
 
 
@@ -38,9 +40,9 @@ class Loop(Rounds):
 
     def __init__(self, target: Runner, drafters: Mapping[str, Drafter], policy: Policy, arms: tuple[Arm, ...],
                  needs: frozenset[Signal], features: Features, calibrate: Callable[[Sequence[int]], None] | None = None,
-                 hold: Hold | None = None) -> None:  # fmt: skip
+                 hold: Hold | None = None, kinds: KindsOf | None = None) -> None:  # fmt: skip
         self.target, self.drafters, self.policy = target, drafters, policy
-        self.needs, self.features = needs, features
+        self.needs, self.features, self.kinds_of = needs, features, kinds if Signal.KINDS in needs else None
         self.calibrate = calibrate  # called with the text before its first round, once the first token is out
         self.calibration_seconds = 0.0  # that took; not a part of decoding
         hinting = bool(needs & {Signal.HINTS, Signal.OTHERS})
@@ -111,6 +113,7 @@ class Loop(Rounds):
             logits = self.target.prefill(unread)
         for drafter in self.drafters.values():  # a device still reads
             drafter.begin(self.text)
+        self.kinds = self.kinds_of(self.text) if self.kinds_of is not None else NO_KINDS
         _, token, scores = self._accept(logits, NO_DRAFT)
         if self.scorer is not None:
             self.scorer.taken(scores, [0])
@@ -168,7 +171,7 @@ class Loop(Rounds):
             # where the next choice is made already, the round takes no seconds that it could be held for
             learning, seconds = selecting + perf_counter() - ended, 0.0 if self.chosen else verified - chose
             self.hold.chosen(bare, chose - began if asked else 0.0, seconds, learning, begun=draft.begun)
-        self.previous, self.prompt = bare, None
+        self.previous, self.prompt, self.kinds = bare, None, NO_KINDS
         self._prepare(bare, room)
         # Seconds that are neither model nor drafter.
         self.overhead = perf_counter() - verified + chose - began - proposing - sum(read_seconds.values())
@@ -254,7 +257,7 @@ class Loop(Rounds):
         rest = (self.prompt, remaining, late, self.merges, self.can_read)
         names, self.wanted = self.wanted, ()
         if not names:
-            context = Context(*known, {}, {}, {}, *rest)
+            context = Context(*known, {}, {}, {}, *rest, self.kinds)
             if not room or not self.cheap:
                 return context, {}
             names = self.policy.select_drafters(context) if self.selective else tuple(self.drafters)
@@ -270,7 +273,7 @@ class Loop(Rounds):
                 before = after
         hints = {name: draft.hint for name, draft in proposals.items()}
         agreement = drafter_agreement({name: draft.tokens for name, draft in proposals.items()})
-        return Context(*known, hints, agreement, seconds, *rest), proposals
+        return Context(*known, hints, agreement, seconds, *rest, self.kinds), proposals
 
     def _commit(self, tokens: list[int]) -> tuple[list[int], int | None]:
         """Add verified tokens to the text, up to where it ends; how many of them had occurred before."""

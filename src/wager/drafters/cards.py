@@ -1,8 +1,12 @@
 """What a drafter's maker says of its acceptance: its card, in the notes beside its weights."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import log
+from operator import mul
+
+from wager.drafters.kinds import Kinds, read_kinds
 
 LEAST = 0.01  # share of tokens: none on a card is taken to be less, or more than all but this
 
@@ -14,6 +18,9 @@ class Card:
     # at each position, as the mean over the tasks: of chains under "", of trees under "@SHAPE" ("@4x16")
     acceptance: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     by_task: Mapping[str, float] = field(default_factory=dict)  # of a chain's first tokens
+    # kind of text, which is a task of the card -> log odds of a chain's tokens there beyond those of the mean
+    kinds: Mapping[str, float] = field(default_factory=dict)
+    told_by: Kinds | None = None  # by what kinds are told apart
 
 
 def read_card(notes: object) -> Card:
@@ -25,12 +32,20 @@ def read_card(notes: object) -> Card:
     tables |= {f"@{shape}": _rows(tasks) for shape, tasks in trees.items()} if isinstance(trees, dict) else {}
     means = {shape: _means(list(rows.values())) for shape, rows in tables.items() if rows}
     first = {task: row[0] for task, row in tables[""].items() if row}
-    return Card({shape: rates for shape, rates in means.items() if rates}, first)
+    told_by = read_kinds(notes.get("kinds"))
+    told = tables[""] if told_by is None else told_by.table
+    kinds = {task: _beyond(row, means[""]) for task, row in tables[""].items() if row and task in told}
+    return Card({shape: rates for shape, rates in means.items() if rates}, first, kinds, told_by)
 
 
 def published(cards: Mapping[str, Card]) -> dict[str, tuple[float, ...]]:
     """What the cards of drafters say of their chains, under the drafter's name, and of their trees."""
     return {name + shape: rates for name, card in cards.items() for shape, rates in card.acceptance.items()}
+
+
+def kinds_of(cards: Iterable[Card]) -> Callable[[Sequence[int]], Mapping[str, float]] | None:
+    """How likely a prompt is of each kind of text on these cards; the first card that says by what counts."""
+    return next((card.told_by.chances for card in cards if card.kinds and card.told_by is not None), None)
 
 
 def apart(cards: Iterable[Card]) -> float | None:
@@ -50,6 +65,13 @@ def apart(cards: Iterable[Card]) -> float | None:
         for x, by_task in zip(row, of_tasks, strict=True)
     ]
     return sum(x * x for x in rest) / ((len(known) - 1) * (len(tasks) - 1))
+
+
+def _beyond(row: Sequence[float], mean: Sequence[float]) -> float:
+    """The log odds of these shares beyond those of the mean; every position counts as often as it is reached."""
+    reach = list(accumulate(mean[:-1], mul, initial=1.0))
+    each = [n * (_log_odds(x) - _log_odds(m)) for n, x, m in zip(reach, row, mean, strict=False)]
+    return sum(each) / sum(reach[: len(each)])
 
 
 def _log_odds(share: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from wager.core import Arm, files
 from wager.core.recording import Text
+from wager.drafters.kinds import Kinds
 from wager.training.config import Plan
 
 KINDS = {"eagle": "An EAGLE head", "eagle3": "An EAGLE-3 head", "draft": "A small Llama model"}
@@ -77,6 +78,14 @@ def note_acceptance(folder: Path, rows: Mapping[str, Mapping[str, Any]]) -> None
     content = files.read_json(path)
     shares = {task: [round(share, 2) for share in row["acceptance"]] for task, row in rows.items()}
     content["wager"] = {**content.get("wager", {}), "acceptance": shares}
+    files.write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def note_kinds(folder: Path, kinds: Kinds) -> None:
+    """Write by what prompts of each kind are told apart into the drafter's config.json."""
+    path = folder / "config.json"
+    content = files.read_json(path)
+    content["wager"] = {**content.get("wager", {}), "kinds": kinds.notes()}
     files.write_text(path, json.dumps(content, indent=2) + "\n")
 
 

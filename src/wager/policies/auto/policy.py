@@ -12,6 +12,7 @@ from wager.policies.auto.batch import BatchChooser, context_of_one, round_of_one
 from wager.policies.auto.decision import Decision
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import NO_AGREEMENT
+from wager.policies.auto.kinds import TextKind
 from wager.policies.auto.latency import LatencyModel
 from wager.policies.auto.merging import MergeModel
 from wager.policies.auto.positional import PositionalAcceptance
@@ -29,7 +30,7 @@ class Auto(Probing):
     # A round of value v takes s seconds, in which the engine would otherwise have brought r·s tokens at its present
     # rate r. The whole text is done soonest if every round has the arm of largest v - r·s: the ratio v/s is what the
     # rounds have to maximise together, not one by one.
-    needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.READ, Signal.COSTS})
+    needs = frozenset({Signal.HINTS, Signal.OTHERS, Signal.READ, Signal.COSTS, Signal.KINDS})
     least_readers = 2  # one model has nothing to be compared with
     per_request = True
     explains = True
@@ -37,7 +38,7 @@ class Auto(Probing):
     carries = True
     late = True
     tries_cheaper = True
-    learned = ("acceptance", "positional", "in_text", "latency", "merging", "exploration", "batch", "hinted")
+    learned = ("acceptance", "positional", "kind", "in_text", "latency", "merging", "exploration", "batch", "hinted")
     __slots__ = (
         "_awaiting",
         "_plain_seen",
@@ -59,6 +60,7 @@ class Auto(Probing):
         self.acceptance = AcceptanceModel(len(self.drafters), config)
         self.positional = PositionalAcceptance(self.rng, config)
         self.in_text = TextAcceptance(config)
+        self.kind = TextKind(config)
         merged = max((arm.length for arm in self.arms if arm.tree is None), default=0) if len(self.drafters) > 1 else 0
         self.latency = LatencyModel(1 + max(arm.budget for arm in self.arms), config, merged)
         self.merging = MergeModel(config)
@@ -83,6 +85,9 @@ class Auto(Probing):
                 self.positional.expect(key, rates)
         if known.apart is not None:
             self.in_text.expect(known.apart, self.positional.shifts)
+        if known.kinds:
+            self.kind.expect(known.kinds)
+            self.positional.follow(self.kind)
 
     # --- one arm: for one request, or for all of a batch -------------------------------------------------------------
 
@@ -159,6 +164,10 @@ class Auto(Probing):
     def _begin_text(self, context: Context) -> None:
         self.acceptance.begin()
         self.in_text.begin()
+        if self.kind.told:
+            self.kind.begin(context.kinds)
+            self.positional.follow(self.kind)
+            self.kind.usual = self.positional.in_all_kinds()
         self.exploration.begin()
         # An engine's only request may be of another load than the one before.
         self.exploration.bound.timed = context.remaining is not None and self._plain_seen
@@ -272,10 +281,13 @@ class Auto(Probing):
             if batch > 1:
                 self.positional.learn_batch(key, round, length)
             else:
+                self.kind.learn(key, [1.0] * round.own + [0.0] * (round.own < length))
                 if self.positional.learn(key, round.own, length) and self._several:
                     self.in_text.begin()
         if batch == 1 and self._several:
             self._follow_text(round, key if unhinted else "", length)
+        if batch == 1 and self.kind.told:
+            self.positional.follow(self.kind)
 
     def _keep_account(self, round: Round) -> None:
         """What the text has lost or gained by this round."""

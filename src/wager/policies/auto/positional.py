@@ -18,6 +18,7 @@ import numpy as np
 
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.kinds import NOTICED, TextKind
 from wager.policies.auto.moments import learned_variance
 from wager.policies.auto.shifts import Shift, card_information, relate
 from wager.policies.base import Learner
@@ -88,10 +89,21 @@ class AcceptanceCounts(Learner):
         known = [1.0 - 1.0 / (1.0 + x * factor) for x in (card if len(card) == count else card[:count])]
         return known if len(known) == count else known + known[-1:] * (count - len(known))
 
+    def move(self, by: float) -> None:
+        """What was learned holds with so much more log odds: the text is of another kind."""
+        factor = exp(by)
+        self.kept = [_moved(k, n, factor) for k, n in zip(self.kept, self.tried, strict=True)]
+        self.latest = self.latest[0], _moved(self.latest[1], self.latest[0], factor)
+
     def fade(self, tokens: float) -> None:
         """Leave so many tokens of evidence."""
         keep = tokens / self.total
         self.tried, self.kept = [x * keep for x in self.tried], [x * keep for x in self.kept]
+
+
+def _moved(kept: float, tried: float, factor: float) -> float:
+    """Of the tokens tried, those kept with this factor on the odds."""
+    return tried * kept * factor / (tried - kept + kept * factor) if kept else 0.0
 
 
 def reached(odds: Sequence[float], factor: float) -> list[float]:
@@ -139,6 +151,25 @@ class PositionalAcceptance(Learner):
             own.tried[: len(rates)] = [tokens * x / sum(reach) for x in reach]
             own.kept[: len(rates)] = [n * rate for n, rate in zip(own.tried, rates, strict=False)]
             own.settle()
+
+    def follow(self, kind: TextKind) -> None:
+        """What is known of drafters holds with the log odds that their cards tell of this kind of text."""
+        moved = False
+        for drafter, shift in self.shifts.items():
+            by = kind.shift(drafter) - shift.kind
+            if abs(by) > NOTICED:
+                shift.kind, moved = shift.kind + by, True
+                for own in self.counts.values():
+                    if own.shift is shift:
+                        own.move(by)
+        if moved:
+            self.settle()
+
+    def in_all_kinds(self) -> dict[str, list[float]]:
+        """The odds of what has a card, as they are in texts of all kinds together."""
+        self.settle_learned()
+        known = {key: own for key, own in self.counts.items() if own.shift is not None}
+        return {key: [x * exp(-own.shift.kind) for x in own.odds] for key, own in known.items() if own.shift}
 
     def settle(self) -> None:
         for key, own in self.counts.items():

@@ -13,13 +13,14 @@ class Shift(Learner):
 
     __slots__ = (
         *("common", "config", "deviation", "evidence", "factor"),
-        *("information", "own", "start", "value", "variance"),
+        *("information", "kind", "own", "start", "value", "variance"),
     )
-    learned = ("start", "evidence", "information")
+    learned = ("start", "evidence", "information", "kind")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.start = 0.0  # at first, or at the last change
+        self.kind = 0.0  # of that, what the card says of texts of the present kind
+        self.start = 0.0  # of the rest: at first, or at the last change
         # Since then: the sum of p (1 - p) over tokens, and the same with each times the move from the start that it
         # shows; both fade.
         self.information = self.evidence = 0.0
@@ -29,7 +30,7 @@ class Shift(Learner):
     def place(self, moved: float, own: float, common: float) -> None:
         """How far it is from the start, and the deviations of its own part and of what is common to all drafters."""
         self.value, self.own, self.common = self.start + moved, own, common
-        self.factor = exp(self.value)  # on all odds
+        self.factor = exp(self.value + self.kind)  # on all odds
         self.deviation = sqrt(own * own + common * common)
 
     def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:

@@ -9,6 +9,7 @@ from wager.policies.auto.arms import ArmGroup, ArmTable, Best, Estimate, Models,
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.exploration import Exploration
 from wager.policies.auto.features import Proposal
+from wager.policies.auto.kinds import TextKind
 from wager.policies.auto.merging import MergeModel, best_merge
 from wager.policies.auto.positional import PositionalAcceptance, reached
 from wager.policies.auto.proposals import ProposalWeighing
@@ -26,7 +27,7 @@ class ArmWeighing(ProposalWeighing):
     config = AutoConfig()
     # What every round looks at has a slot: past 30 names an object's dictionary is slow to search.
     __slots__ = (
-        *("exploration", "in_text", "merging", "positional"),
+        *("exploration", "in_text", "kind", "merging", "positional"),
         *("_chains", "_drawn", "_foreseen", "_read_arms"),
         *("_several", "_unmerged", "_weighed", "_worst_of"),
     )
@@ -34,6 +35,7 @@ class ArmWeighing(ProposalWeighing):
     positional: PositionalAcceptance
     exploration: Exploration
     in_text: TextAcceptance
+    kind: TextKind
     _verify_seconds: Table
 
     def reset(self) -> None:
