@@ -165,9 +165,8 @@ class Auto(Probing):
         self.acceptance.begin()
         self.in_text.begin()
         if self.kind.told:
-            self.kind.begin(context.kinds)
+            self.kind.begin(context.kinds, self.positional.in_all_kinds())
             self.positional.follow(self.kind)
-            self.kind.usual = self.positional.in_all_kinds()
         self.exploration.begin()
         # An engine's only request may be of another load than the one before.
         self.exploration.bound.timed = context.remaining is not None and self._plain_seen

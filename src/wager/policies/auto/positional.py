@@ -18,9 +18,9 @@ import numpy as np
 
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
-from wager.policies.auto.kinds import NOTICED, TextKind
+from wager.policies.auto.kinds import TextKind
 from wager.policies.auto.moments import learned_variance
-from wager.policies.auto.shifts import Shift, card_information, relate
+from wager.policies.auto.shifts import NOTICED, Shift, card_information, relate
 from wager.policies.base import Learner
 
 DRAWS = 256  # random numbers drawn at a time
@@ -30,7 +30,7 @@ class AcceptanceCounts(Learner):
     """Of one drafter's chains, or of one of its trees."""
 
     __slots__ = (
-        *("card", "config", "deviation", "kept", "latest", "odds"),
+        *("card", "config", "deviation", "factor", "kept", "latest", "odds"),
         *("own", "rate", "relative", "shift", "total", "tried"),
     )
     learned = ("tried", "kept", "latest", "card")
@@ -49,8 +49,10 @@ class AcceptanceCounts(Learner):
         self.total = total = sum(self.tried)
         self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
         weight, variance = self.config.shrinkage, rate * (1.0 - rate)
+        self.factor = 0.0  # of the shift that this follows from
         if self.card and self.shift is not None:
             shift = self.shift
+            self.factor = shift.factor
             chances = self.chances(shift.factor)
             weight = self.card_prior_tokens(chances, shift.variance)
             self.own = 1.0 / sqrt((total + weight * len(self.card)) * variance)  # of the log odds beside all others
@@ -94,6 +96,7 @@ class AcceptanceCounts(Learner):
         factor = exp(by)
         self.kept = [_moved(k, n, factor) for k, n in zip(self.kept, self.tried, strict=True)]
         self.latest = self.latest[0], _moved(self.latest[1], self.latest[0], factor)
+        self.factor = 0.0
 
     def fade(self, tokens: float) -> None:
         """Leave so many tokens of evidence."""
@@ -154,16 +157,14 @@ class PositionalAcceptance(Learner):
 
     def follow(self, kind: TextKind) -> None:
         """What is known of drafters holds with the log odds that their cards tell of this kind of text."""
-        moved = False
         for drafter, shift in self.shifts.items():
             by = kind.shift(drafter) - shift.kind
             if abs(by) > NOTICED:
-                shift.kind, moved = shift.kind + by, True
-                for own in self.counts.values():
+                shift.follow(by)
+                for key, own in self.counts.items():
                     if own.shift is shift:
                         own.move(by)
-        if moved:
-            self.settle()
+                        self.unsettled.add(key)
 
     def in_all_kinds(self) -> dict[str, list[float]]:
         """The odds of what has a card, as they are in texts of all kinds together."""
@@ -189,9 +190,11 @@ class PositionalAcceptance(Learner):
         return self.draws
 
     def settle_learned(self) -> None:
-        """Work out what follows for those that something was learned of."""
+        """Work out what follows for those that something noticeable was learned of."""
         for key in self.unsettled:
-            self.counts[key].settle()
+            own = self.counts[key]
+            if own.shift is None or abs(own.shift.factor - own.factor) > NOTICED * own.factor:
+                own.settle()
         self.unsettled.clear()
 
     def draw(self, keys: Sequence[str], *, anew: bool) -> dict[str, float]:

@@ -7,6 +7,8 @@ from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.moments import learned_variance
 from wager.policies.base import Learner
 
+NOTICED = 0.01  # log odds by which a drafter has to move for anything to follow
+
 
 class Shift(Learner):
     """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
@@ -32,6 +34,11 @@ class Shift(Learner):
         self.value, self.own, self.common = self.start + moved, own, common
         self.factor = exp(self.value + self.kind)  # on all odds
         self.deviation = sqrt(own * own + common * common)
+
+    def follow(self, by: float) -> None:
+        """The text is of a kind that the card says so much more of, in log odds."""
+        self.kind += by
+        self.factor = exp(self.value + self.kind)
 
     def learn(self, card: Sequence[float], tried: Sequence[float], kept: Sequence[float]) -> None:
         """Of tokens with these odds on the card so many were tried at each position, and so many kept."""
