@@ -205,7 +205,10 @@ def evaluate(
 @app.command("kinds")
 def kinds(
     folders: Annotated[list[Path], typer.Argument(help="Drafters with a card.", show_default=False)],
-    model: Annotated[str, option("The target, whose tokens prompts are read in.", "--model", "-m")] = "smollm2-135m",
+    model: Annotated[
+        str | None,
+        option("The target, whose tokens prompts are read in.", "--model", "-m", shown="the one on the card"),
+    ] = None,
     data: Data = None,
 ) -> None:
     """Note by what prompts of the tasks on a card are told apart: auto then knows which drafter suits a prompt."""
@@ -215,25 +218,35 @@ def kinds(
     from wager.models import load_tokenizer
     from wager.training.card import note_kinds
 
-    tasks: dict[Path, tuple[str, ...]] = {}
+    told: dict[Path, tuple[str, tuple[str, ...]]] = {}  # target and tasks
     for folder in folders:
         if not (folder / "config.json").is_file():
             raise ValueError(f"{folder} holds no drafter; name a folder with a config.json, as `wager train` writes it")
-        told = read_card(files.read_json(folder / "config.json").get("wager")).kinds
-        tasks[folder] = tuple(task for task in told if task in workloads.ALL)  # of others there are no prompts
-        if len(tasks[folder]) < 2:
+        try:
+            notes = files.read_json(folder / "config.json").get("wager")
+        except ValueError as error:
+            raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
+        own = tuple(
+            task for task in read_card(notes).by_task if task in workloads.ALL
+        )  # of others there are no prompts
+        if len(own) < 2 or not isinstance(notes, dict):
             raise ValueError(f"{folder} has no card that tells tasks apart; wager train evaluate --cards writes one")
-    tokenizer, known = load_tokenizer(model), dict[tuple[str, ...], Kinds]()
-    for folder, own in tasks.items():
-        if own not in known:
+        target = model or notes.get("target")
+        if not target:
+            raise ValueError(f"the card of {folder} names no target; say with --model whose tokens prompts are read in")
+        told[folder] = str(target), own
+    known: dict[tuple[str, tuple[str, ...]], Kinds] = {}
+    for folder, (target, own) in told.items():
+        if (target, own) not in known:
+            tokenizer = load_tokenizer(target)
             # from one half of the prompts; the other half is for judging
             asked = workloads.prompts(data, tasks=own, count=sys.maxsize, part="development")
             read: dict[str, list[list[int]]] = {task: [] for task in own}
             for prompt in asked:
                 read[prompt.task].append(prompt.ids(tokenizer, LONGEST, "cpu")[0].tolist())
-            known[own] = made_of(read)
-            print(f"{len(own)} kinds, of {plural(len(asked), 'prompt')}: {', '.join(own)}")
-        note_kinds(folder, known[own])
+            known[target, own] = made_of(read)
+            print(f"{len(own)} kinds, of {plural(len(asked), 'prompt')} to {target}: {', '.join(own)}")
+        note_kinds(folder, known[target, own])
         print(f"{folder}: noted")
 
 

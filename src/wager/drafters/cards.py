@@ -31,11 +31,11 @@ def read_card(notes: object) -> Card:
     tables = {"": _rows(notes.get("acceptance"))}
     tables |= {f"@{shape}": _rows(tasks) for shape, tasks in trees.items()} if isinstance(trees, dict) else {}
     means = {shape: _means(list(rows.values())) for shape, rows in tables.items() if rows}
-    first = {task: row[0] for task, row in tables[""].items() if row}
+    first = {task: row[0] for task, row in tables[""].items()}
     told_by = read_kinds(notes.get("kinds"))
     told = tables[""] if told_by is None else told_by.table
-    kinds = {task: _beyond(row, means[""]) for task, row in tables[""].items() if row and task in told}
-    return Card({shape: rates for shape, rates in means.items() if rates}, first, kinds, told_by)
+    kinds = {task: _beyond(row, means[""]) for task, row in tables[""].items() if task in told}
+    return Card(means, first, kinds, told_by)
 
 
 def published(cards: Mapping[str, Card]) -> dict[str, tuple[float, ...]]:
@@ -69,7 +69,7 @@ def apart(cards: Iterable[Card]) -> float | None:
 
 def _beyond(row: Sequence[float], mean: Sequence[float]) -> float:
     """The log odds of these shares beyond those of the mean; every position counts as often as it is reached."""
-    reach = list(accumulate(mean[:-1], mul, initial=1.0))
+    reach = list(accumulate(row[:-1], mul, initial=1.0))
     each = [n * (_log_odds(x) - _log_odds(m)) for n, x, m in zip(reach, row, mean, strict=False)]
     return sum(each) / sum(reach[: len(each)])
 
@@ -82,9 +82,10 @@ def _log_odds(share: float) -> float:
 def _rows(tasks: object) -> dict[str, list[float]]:
     """A table of shares by task; empty if it is none."""
     try:
-        rows = {str(task): [float(x) for x in row] for task, row in tasks.items()} if isinstance(tasks, dict) else {}
+        found = {str(task): [float(x) for x in row] for task, row in tasks.items()} if isinstance(tasks, dict) else {}
     except (TypeError, ValueError):
         return {}
+    rows = {task: row for task, row in found.items() if row}
     return rows if all(0.0 <= share <= 1.0 for row in rows.values() for share in row) else {}
 
 

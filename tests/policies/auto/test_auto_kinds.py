@@ -1,8 +1,9 @@
 """Drafters whose cards tell kinds of text apart: the prompt says which one to begin with, and acceptance says more."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp, log
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from wager.policies.auto import Auto
 from wager.policies.auto import kinds as module
 from wager.policies.auto.kinds import TextKind
 from wager.policies.auto.positional import PositionalAcceptance
+from wager.policies.auto.shifts import NOTICED
 
 ARMS = (OFF, Arm("a", 4), Arm("b", 4))
 TOLD = {"a": {"x": 1.0, "y": -1.0}, "b": {"x": -1.0, "y": 1.0}}
@@ -27,11 +29,14 @@ def chance(drafter: str, kind: str) -> float:
     return odds / (1 + odds)
 
 
-def calibrated(kinds: Mapping[str, Mapping[str, float]] = TOLD, seed: int = 0) -> Auto:
+def calibrated(kinds: Mapping[str, Mapping[str, float]] = TOLD, seed: int = 0, after: Auto | None = None,
+               card: tuple[float, ...] = (MEAN,) * 4) -> Auto:  # fmt: skip
     policy = build("auto", ARMS, seed=seed)
     assert isinstance(policy, Auto)
+    if after is not None:  # its state was kept
+        policy.load_state_dict(json.loads(json.dumps(after.state_dict())))
     verify = {width: PLAIN * (1 + 0.01 * width) for width in (1, 5)}
-    cards = dict.fromkeys("ab", (MEAN,) * 4)
+    cards = dict.fromkeys("ab", card)
     known = Calibration(verify, dict.fromkeys(ARMS[1:], DRAFT), {n: {64: 1e-4} for n in "ab"}, cards, 0.5, dict(kinds))
     policy.calibrate(known)
     return policy
@@ -63,6 +68,8 @@ def text(policy: Auto, kind: str, said: Mapping[str, float], tokens: int = 128, 
             read_seconds=dict.fromkeys(readers, 1e-4),
         )  # fmt: skip
         policy.observe(played)
+        for name, shift in policy.positional.shifts.items():
+            assert shift.kind == pytest.approx(policy.kind.shift(name), abs=NOTICED)
         rounds.append(played)
         previous, done = arm, done + accepted + 1
     return rounds
@@ -138,42 +145,98 @@ def test_what_was_learned_moves_by_what_the_cards_tell_and_back() -> None:
     assert model.counts["a"].odds == pytest.approx(before, rel=1e-3)
 
 
-def reference(told: Mapping[str, Mapping[str, float]], tokens: list[tuple[str, float, float]]) -> dict[str, float]:
-    """Bayes' rule, one token after the other: which drafter, the odds in all texts, and whether it was accepted."""
+def test_what_is_known_of_all_kinds_together_is_no_more_in_one_than_in_another() -> None:
+    model, kind = PositionalAcceptance(np.random.default_rng(0), CONFIG), TextKind(CONFIG)
+    model.expect("a", (0.6, 0.5))
+    kind.expect({"a": {"x": 0.8, "y": -0.8}})
+    before = model.in_all_kinds()["a"]
+    for said in ("x", "y"):
+        kind.begin({said: 1.0}, {})
+        model.follow(kind)
+        assert model.in_all_kinds()["a"] == pytest.approx(before, rel=1e-3)
+        assert model.counts["a"].odds != pytest.approx(before, rel=0.3)
+
+
+class Scored(NamedTuple):
+    """Tokens of a drafter in one draft, or one by one."""
+
+    drafter: str
+    odds: Sequence[float]  # at each position, in all kinds together
+    hits: Sequence[float]
+    first: bool = False  # each is the first one of a draft
+
+
+def reference(told: Mapping[str, Mapping[str, float]], scored: Sequence[Scored]) -> dict[str, float]:
+    """Bayes' rule, one token after the other."""
     chances = {"x": 0.5, "y": 0.5}
-    for drafter, odds, hit in tokens:
+    for drafter, odds, hits, first in scored:
         for kind in chances:
-            p = odds * exp(told[drafter][kind]) / (1 + odds * exp(told[drafter][kind]))
-            chances[kind] *= (p**hit * (1 - p) ** (1 - hit)) ** CONFIG.kind_share
+            for at, hit in enumerate(hits):
+                here = odds[0 if first else at] * exp(told[drafter][kind])
+                chances[kind] *= ((here if hit else 1.0) / (1.0 + here)) ** CONFIG.kind_share
     total = sum(chances.values())
     return {kind: p / total for kind, p in chances.items()}
 
 
-def learned(tokens: list[tuple[str, float, float]]) -> dict[str, float]:
+def learned(scored: Sequence[Scored]) -> dict[str, float]:
     kind = TextKind(CONFIG)
     kind.expect(TOLD)
-    for drafter, odds, hit in tokens:
-        kind.usual = {drafter: [odds]}
-        kind.learn(drafter, [hit])
-        kind.settle()  # the next token has other odds
+    for drafter, odds, hits, first in scored:
+        kind.usual = {drafter: odds}
+        kind.settle()  # the next draft has other odds
+        kind.learn(drafter, hits, first=first)
     return dict(zip(kind.kinds, kind.chances, strict=True))
 
 
-def some_tokens(count: int) -> list[tuple[str, float, float]]:
+def some_scored(count: int) -> list[Scored]:
     rng = np.random.default_rng(3)
-    return [("ab"[rng.integers(2)], float(rng.uniform(0.3, 3.0)), float(rng.random() < 0.5)) for _ in range(count)]
+    found = []
+    for n in range(count):
+        odds = [float(x) for x in rng.uniform(0.3, 3.0, 4)]
+        own = run_of(rng, [0.6] * 4)
+        run = [1.0] * own + [0.0] * (own < 4)
+        read = [float(hit) for hit in rng.random(6) < 0.5]
+        found.append(Scored("ab"[n % 2], odds, read if n % 3 == 0 else run, first=n % 3 == 0))
+    return found
 
 
-def test_the_kind_is_learned_by_bayes_rule_and_fades(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert learned(some_tokens(5)) == pytest.approx(reference(TOLD, some_tokens(5)), abs=0.02)
-    certain = [("a", 1.0, 1.0)] * 100
-    assert reference(TOLD, certain)["x"] > learned(certain)["x"] > 0.95
-    upside_down = {name: {kind: -x for kind, x in own.items()} for name, own in TOLD.items()}
-    assert learned(certain) != pytest.approx(reference(upside_down, certain), abs=0.5), "a planted bug"
-    rejected = [("a", 1.0, 0.0)] * 100
+def test_the_kind_is_learned_by_bayes_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert learned(some_scored(12)) == pytest.approx(reference(TOLD, some_scored(12)), abs=1e-6)
+    turned = [one._replace(first=not one.first, hits=one.hits[:4]) for one in some_scored(12)]
+    cut = [one._replace(hits=one.hits[:4]) for one in some_scored(12)]
+    assert log(learned(turned)["y"]) != pytest.approx(log(reference(TOLD, cut)["y"]), abs=0.1), "a planted bug"
+    rejected = [Scored("a", [1.0], [0.0])] * 100
     assert learned(rejected)["x"] < 0.05
     monkeypatch.setattr(module, "log", lambda x: -log(x))
     assert learned(rejected)["x"] > 0.5, "and another"
+
+
+def test_a_kind_that_the_prompt_does_not_name_is_not_ruled_out() -> None:
+    policy = calibrated()
+    text(policy, "y", {"x": 1.0}, tokens=300)
+    assert likely(policy, "y") > 0.5
+
+
+def test_evidence_fades_by_tokens_of_the_text_however_many_drafters_read_them() -> None:
+    """The same tokens, at which one drafter shows kind x and all others nothing."""
+    names, gaps = "abcdef", []
+    for readers in ("a", names):
+        arms = (OFF, *(Arm(name, 4) for name in names))
+        policy = build("auto", arms, seed=0)
+        assert isinstance(policy, Auto)
+        told = {name: {"x": 0.3 * (name == "a"), "y": -0.3 * (name == "a")} for name in names}
+        policy.calibrate(Calibration(acceptance=dict.fromkeys(names, (MEAN,) * 4), apart=0.5, kinds=told))
+        policy.kind.begin({}, policy.positional.in_all_kinds())
+        for n in range(200):
+            policy.choose(Context(arms, tokens=n + 1, previous=OFF, lag=dict.fromkeys(names, 1), remaining=300))
+            policy.observe(
+                Round(OFF, 0, 0, 1, verify_seconds=PLAIN, others={name: (float(n % 3 > 0),) for name in readers},
+                      read_seconds=dict.fromkeys(readers, 1e-4))
+            )  # fmt: skip
+        x, y = policy.kind.evidence
+        gaps.append(x - y)
+    assert gaps[0] == pytest.approx(gaps[1], rel=0.02)
+    assert gaps[0] > 0.5
 
 
 def test_reading_tells_the_kind_too() -> None:
@@ -189,14 +252,58 @@ def test_a_state_goes_on_in_a_text_of_another_kind() -> None:
     policy = calibrated()
     for n in range(4):
         text(policy, "xy"[n % 2], {"xy"[n % 2]: 0.9, "yx"[n % 2]: 0.1}, seed=n)
-    other = build("auto", ARMS, seed=1)
-    assert isinstance(other, Auto)
-    other.load_state_dict(json.loads(json.dumps(policy.state_dict())))
-    cards = Calibration(acceptance=dict.fromkeys("ab", (MEAN,) * 4), apart=0.5, kinds=TOLD)
-    other.calibrate(cards)
+    other = calibrated(seed=1, after=policy)
     for one in (policy, other):
         one.kind.begin({"x": 1.0}, {})
         one.positional.follow(one.kind)
         one.positional.settle_learned()
     for name in "ab":
         assert other.positional.counts[name].odds == pytest.approx(policy.positional.counts[name].odds, rel=1e-6)
+
+
+def test_a_state_from_the_middle_of_a_text_knows_what_was_usual_before_it() -> None:
+    policy = calibrated()
+    text(policy, "x", {"x": 0.9, "y": 0.1}, tokens=40)
+    other = calibrated(seed=1, after=policy)
+    for one in (policy, other):
+        one.kind.learn("a", [1.0, 0.0])
+    assert other.kind.chances == pytest.approx(policy.kind.chances)
+    assert other.kind.usual
+
+
+@pytest.mark.parametrize("calibrates", [False, True], ids=["before", "without kinds"])
+def test_the_kind_of_an_earlier_session_does_not_stay(calibrates: bool) -> None:
+    """Before rounds are timed again, and with cards that tell no kinds any more."""
+    policy = calibrated()
+    text(policy, "x", {"x": 1.0}, tokens=60)
+    assert abs(policy.positional.shifts["a"].kind) > 0.5
+    other = build("auto", ARMS, seed=1)
+    assert isinstance(other, Auto)
+    other.load_state_dict(json.loads(json.dumps(policy.state_dict())))
+    if calibrates:
+        other.calibrate(Calibration(acceptance=dict.fromkeys("ab", (MEAN,) * 4), apart=0.5))
+    other.choose(Context(ARMS, tokens=1, remaining=100, kinds={"y": 0.95, "x": 0.05}))
+    assert [shift.kind for shift in other.positional.shifts.values()] == [0.0, 0.0]
+
+
+def test_every_token_that_was_read_is_the_first_of_a_draft() -> None:
+    policy, hits = calibrated(card=(0.7, 0.5, 0.3, 0.2)), (1.0, 0.0, 1.0)
+    for n in range(3):
+        policy.choose(Context(ARMS, tokens=n + 1, previous=OFF if n else None, lag={"a": 5, "b": 5}, remaining=100 - n))
+        read = {"others": {"b": hits}, "read_seconds": {"b": 1e-4}} if n == 2 else {}
+        policy.observe(Round(OFF, 0, 0, 1, verify_seconds=PLAIN, **read))
+    odds = policy.kind.usual["b"]
+    expected = reference(TOLD, [Scored("b", odds, hits, first=True)])
+    assert likely(policy, "x") == pytest.approx(expected["x"])
+    assert expected["x"] != pytest.approx(reference(TOLD, [Scored("b", odds, hits)])["x"], abs=0.02)
+
+
+def test_evidence_fades_by_what_drafts_show_too() -> None:
+    """Of a drafter whose card says nothing of kinds."""
+    policy, arm = calibrated({"b": TOLD["b"]}), Arm("a", 4)
+    policy.choose(Context(ARMS, tokens=1, remaining=100))
+    policy.kind.evidence = [0.0, -2.0]
+    for n in range(10):
+        policy.observe(Round(arm, 4, 4, 5, draft_seconds=DRAFT, verify_seconds=PLAIN))
+        policy.choose(Context(ARMS, tokens=2 + 5 * n, previous=arm, remaining=100 - 5 * n))
+    assert policy.kind.evidence[1] == pytest.approx(-2.0 * (100 / 104) ** 10)

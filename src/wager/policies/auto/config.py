@@ -13,7 +13,6 @@ class AutoConfig:
     learning_rate: float = 0.3  # step of AdaGrad, in log odds; a few dozen tokens settle a weight
     shrinkage: float = 8.0  # tokens of evidence that what is known otherwise is worth: a mean, or no gain at all
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
-
     kind_share: float = 0.5  # of what a token tells of its text's kind that counts: tokens of one text are alike
 
     # Latency

@@ -11,7 +11,7 @@ from operator import mul
 from wager.policies.auto.config import AutoConfig
 from wager.policies.base import Learner
 
-LEAST = 1e-3  # probability of a kind, at least: no prompt rules one out
+LEAST_LIKELY = 1e-3  # probability of a kind, at least: no prompt rules one out
 
 
 class TextKind(Learner):
@@ -41,7 +41,7 @@ class TextKind(Learner):
 
     def begin(self, chances: Mapping[str, float], usual: Mapping[str, Sequence[float]]) -> None:
         """A text begins, of these kinds with these probabilities by its prompt; without any, each is as likely."""
-        self.prior = [log(max(LEAST, chances.get(kind, 0.0) if chances else 1.0)) for kind in self.kinds]
+        self.prior = [log(max(LEAST_LIKELY, chances.get(kind, 0.0) if chances else 1.0)) for kind in self.kinds]
         self.evidence, self.usual = [0.0] * len(self.kinds), usual
         self.settle()
 
@@ -60,17 +60,21 @@ class TextKind(Learner):
         told = self.told.get(drafter)
         return sum(map(mul, told, self.chances)) if told else 0.0
 
+    def fade(self, tokens: int) -> None:
+        """So many more tokens of the text were scored, by one drafter or by several."""
+        keep = 1.0 - tokens / (tokens + self.config.round_memory)
+        self.evidence = [keep * x for x in self.evidence]
+
     def learn(self, key: str, hits: Sequence[float], *, first: bool = False) -> None:
         """A drafter's chain or tree was scored at these tokens; ``first``: each is the first one of a draft."""
         told, usual = self.told.get(key.partition("@")[0]), self.usual.get(key)
         if not told or not usual or not hits:
             return
-        count = len(hits) if first else min(len(hits), len(usual))
-        keep, weight = 1.0 - count / (count + self.config.round_memory), self.config.kind_share
+        count, weight = len(hits) if first else min(len(hits), len(usual)), self.config.kind_share
         # Tokens of one text are alike, so they count for less than as many that have nothing to do with each other.
         kept, each = weight * sum(hits[:count]), weight * count if first else weight
         missed = self._missed(key, 1 if first else count)
-        found = [keep * x + kept * y - each * z for x, y, z in zip(self.evidence, told, missed, strict=True)]
+        found = [x + kept * y - each * z for x, y, z in zip(self.evidence, told, missed, strict=True)]
         highest = max(found)
         self.evidence = [x - highest for x in found]
         self._weigh()

@@ -85,9 +85,8 @@ class Auto(Probing):
                 self.positional.expect(key, rates)
         if known.apart is not None:
             self.in_text.expect(known.apart, self.positional.shifts)
-        if known.kinds:
-            self.kind.expect(known.kinds)
-            self.positional.follow(self.kind)
+        self.kind.expect(known.kinds)
+        self.positional.follow(self.kind)
 
     # --- one arm: for one request, or for all of a batch -------------------------------------------------------------
 
@@ -164,9 +163,8 @@ class Auto(Probing):
     def _begin_text(self, context: Context) -> None:
         self.acceptance.begin()
         self.in_text.begin()
-        if self.kind.told:
-            self.kind.begin(context.kinds, self.positional.in_all_kinds())
-            self.positional.follow(self.kind)
+        self.kind.begin(context.kinds, self.positional.in_all_kinds())
+        self.positional.follow(self.kind)
         self.exploration.begin()
         # An engine's only request may be of another load than the one before.
         self.exploration.bound.timed = context.remaining is not None and self._plain_seen
@@ -280,6 +278,7 @@ class Auto(Probing):
             if batch > 1:
                 self.positional.learn_batch(key, round, length)
             else:
+                self.kind.fade(min(round.own + 1, length))
                 self.kind.learn(key, [1.0] * round.own + [0.0] * (round.own < length))
                 if self.positional.learn(key, round.own, length) and self._several:
                     self.in_text.begin()

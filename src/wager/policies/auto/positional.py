@@ -169,8 +169,8 @@ class PositionalAcceptance(Learner):
     def in_all_kinds(self) -> dict[str, list[float]]:
         """The odds of what has a card, as they are in texts of all kinds together."""
         self.settle_learned()
-        known = {key: own for key, own in self.counts.items() if own.shift is not None}
-        return {key: [x * exp(-own.shift.kind) for x in own.odds] for key, own in known.items() if own.shift}
+        known = [(key, own.odds, own.shift) for key, own in self.counts.items()]
+        return {key: [x * exp(-shift.kind) for x in odds] for key, odds, shift in known if shift is not None}
 
     def settle(self) -> None:
         for key, own in self.counts.items():

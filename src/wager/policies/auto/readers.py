@@ -122,6 +122,7 @@ class Reading(ArmWeighing):
                 hits[name] = here.scored(scores)
         scored = max((len(own) for name, own in hits.items() if name in self.positional.shifts), default=0)
         self.positional.fade(min(unseen, scored))
+        self.kind.fade(min(unseen, scored))
         for name, own in hits.items():
             self.kind.learn(name, own, first=True)
             here.learn(name, self.positional.read(name, own), sum(own))

@@ -170,7 +170,7 @@ class VerifyLatency(Learner):
 
     def worst(self, width: int) -> float:
         """Seconds that a round of this width hardly ever exceeds."""
-        return (1.0 + 2.0 * self.filter.usual_error) * (self.scale or 1.0) * self._most[width]
+        return self._margin() * self._most[width]
 
     def widest(self, seconds: float) -> int:
         """The largest width that takes so many seconds at most, by `worst`; 0: none."""
