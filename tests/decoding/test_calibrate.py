@@ -1,5 +1,6 @@
 """What rounds cost is timed at a Decoder's first prompt, in bounded time, kept on disk, and doubted."""
 
+import copy
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,11 @@ from wager.decoding import calibrate
 from wager.decoding.calibrate import BUDGET, RoundTimer, calibrated, widths_of
 from wager.decoding.decoder import Decoder
 from wager.drafters.base import Draft, Drafter
+from wager.drafters.cards import read_card
+from wager.drafters.draft_model import DraftModel
+from wager.drafters.kinds import made_of
 from wager.policies.auto import Auto
+from wager.policies.auto.shifts import NOTICED
 
 ARMS = (OFF, *(Arm(name, n) for name in ("cheap", "model") for n in range(1, 9)))
 
@@ -206,6 +211,23 @@ def test_a_decoder_times_its_rounds_once_and_its_texts_stay_the_same(
     assert len(told) == 2  # it has forgotten, and is told again without timing
     rounds: Any = decoder.policy.latency.verify.rounds
     assert rounds[1] == rounds[9] == rounds[17] == 3.0
+
+
+@pytest.mark.usefixtures("cache", "prepared")
+def test_what_a_card_tells_of_kinds_moves_what_is_expected_of_its_drafter(model: Any) -> None:
+    prompt = list(range(1, 21))
+    told_by = made_of({"low": [prompt], "high": [[token + 1 for token in prompt]]})
+    drafter = DraftModel(copy.deepcopy(model), "draft")
+    drafter.card = read_card({"acceptance": {"low": [0.3], "high": [0.7]}, "kinds": told_by.notes()})
+    decoder = Decoder(model, drafters=[drafter], lengths=(2,))
+    first = len(decoder.generate(prompt, max_new_tokens=24).tokens)
+    policy: Any = decoder.policy
+    assert first == 24
+    assert policy.kind.kinds == ["high", "low"]
+    # a text that goes on as this one does, which began as texts that are hard to draft for
+    assert policy.kind.prior[1] > policy.kind.prior[0]
+    assert policy.positional.shifts["draft"].kind == pytest.approx(policy.kind.shift("draft"), abs=NOTICED)
+    assert policy.kind.shift("draft") != 0.0
 
 
 def test_a_policy_that_asks_for_no_seconds_costs_none(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:

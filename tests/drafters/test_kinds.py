@@ -92,10 +92,14 @@ def card(kept: Kinds | None = None, **shares: list[float]) -> Card:
 
 
 def test_a_card_tells_log_odds_by_kind_weighted_by_how_often_positions_are_reached() -> None:
-    told = card(qa=[0.8, 0.5], code=[0.4, 0.5]).kinds
-    mean, reach = 0.6, 1.6  # the second position is reached by 0.6 of the drafts, and is the same in both
-    assert told == pytest.approx({kind: (log(p / (1 - p)) - log(mean / (1 - mean))) / reach
+    told, mean = card(qa=[0.8, 0.5], code=[0.4, 0.5]).kinds, 0.6
+    # the second position is the same in both, and is reached as often as the first is accepted
+    assert told == pytest.approx({kind: (log(p / (1 - p)) - log(mean / (1 - mean))) / (1.0 + p)
                                   for kind, p in (("qa", 0.8), ("code", 0.4))})  # fmt: skip
+
+
+def test_a_task_without_shares_is_left_out() -> None:
+    assert card(qa=[], code=[0.5, 0.4]) == card(code=[0.5, 0.4])
 
 
 def test_only_kinds_that_can_be_told_count(three: Kinds) -> None:

@@ -11,7 +11,7 @@ from wager.cli import app as cli
 from wager.core.recording import RecordingWriter, Text, Track
 from wager.drafters.cards import Card, apart, read_card
 from wager.models import load_tokenizer
-from wager.training.card import note_trees, tree_acceptance, trees_told
+from wager.training.card import note_acceptance, note_trees, tree_acceptance, trees_told
 
 ACCEPTED = [2, 0, 1, 0, 0, 1, 0]  # tokens of the tree at every entry of the text; rounds begin at 0, 3, 4 and 5
 
@@ -75,11 +75,11 @@ def test_kinds_are_noted_from_one_half_of_the_prompts(tmp_path: Path, head: Path
     for task, records in lines.items():
         (data / f"{task}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     content = json.loads((head / "config.json").read_text())
-    content["wager"]["acceptance"] = {"humaneval": [0.7], "xsum": [0.4]}
+    content["wager"] |= {"acceptance": {"humaneval": [0.7], "xsum": [0.4]}, "target": "smollm2-135m"}
     (head / "config.json").write_text(json.dumps(content))
     done = run("train", "kinds", head, "--data", data)
     assert done.exit_code == 0, done.output
-    assert "2 kinds, of 8 prompts: humaneval, xsum" in done.stdout
+    assert "2 kinds, of 8 prompts to smollm2-135m: humaneval, xsum" in done.stdout
     card = read_card(json.loads((head / "config.json").read_text())["wager"])
     assert card.told_by is not None
     tokenizer = load_tokenizer("smollm2-135m")
@@ -89,14 +89,28 @@ def test_kinds_are_noted_from_one_half_of_the_prompts(tmp_path: Path, head: Path
     ):
         chances = card.told_by.chances(tokenizer(prompt).input_ids)
         assert chances[task] > 0.6
+    # a task that was judged since is taken up
+    bugs = [{"description": f"Adds {n}.", "buggy_code": f"def add(a): return a - {n}"} for n in range(8)]
+    (data / "debug_bench.jsonl").write_text("".join(json.dumps(record) + "\n" for record in bugs))
+    note_acceptance(head, {task: {"acceptance": [0.5]} for task in ("humaneval", "xsum", "debug_bench")})
+    done = run("train", "kinds", head, "--data", data)
+    assert "3 kinds, of 12 prompts" in done.stdout, done.output
 
 
-def test_kinds_of_what_has_no_card_are_refused(tmp_path: Path, head: Path) -> None:
-    (head / "config.json").write_text(json.dumps({"wager": {"acceptance": {"qa": [0.6]}}}))
-    for folder, said in ((head, "no card that tells tasks apart"), (tmp_path, "holds no drafter")):
-        refused = run("train", "kinds", folder)
-        assert refused.exit_code == 2 or isinstance(refused.exception, ValueError)
-        assert said in str(refused.exception or refused.output)
+@pytest.mark.parametrize(("content", "said"), [
+    ('{"wager": {"acceptance": {"qa": [0.6]}}}', "no card that tells tasks apart"),
+    ('{"wager": {"acceptance": {"qa": [0.6], "rag": [0.5]}}}', "names no target"),
+    ("[]", "config.json cannot be read: it holds no JSON object"),
+    ("{bad", "config.json cannot be read: "),
+    (None, "holds no drafter"),
+])  # fmt: skip
+def test_kinds_of_what_has_no_card_are_refused(content: str | None, said: str, head: Path) -> None:
+    path = head / "config.json"
+    path.write_text(content) if content is not None else path.unlink()
+    refused = run("train", "kinds", head)
+    assert isinstance(refused.exception, ValueError)  # one sentence and exit code 2, as every ValueError of a command
+    assert said in str(refused.exception)
+    assert content is None or path.read_text() == content
 
 
 def test_a_recording_without_this_heads_trees_is_refused_and_nothing_written(tmp_path: Path, head: Path) -> None:

@@ -324,8 +324,8 @@ class Decoder:
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
         ready = partial(self._prepare_rounds, target, unknown)
-        rest = ready, self.hold, kinds_of(drafter.card for drafter in self.drafters.values())
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, self.prompts.features, *rest)
+        kinds, features = kinds_of(drafter.card for drafter in self.drafters.values()), self.prompts.features
+        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, features, ready, self.hold, kinds)
         self.hold, self.finish = self.loop.hold, ""
         self._busy, played = True, False
         try:
