@@ -1,4 +1,4 @@
-"""Adaptive speculative decoding: faster generation, the same text, nothing to tune."""
+"""Adaptive speculative decoding: faster generation, the same text up to rounding ties, nothing to tune."""
 
 from __future__ import annotations
 

@@ -90,6 +90,14 @@ def test_a_run_with_other_settings_is_refused_by_name_unless_it_may_be_overwritt
     assert (code, "other settings (the model's weights: they are not the same)" in err) == (2, True)
 
 
+def test_a_run_that_ended_before_its_first_answer_is_no_obstacle(bench: Any, tmp_path: Path) -> None:
+    """Such as one with a drafter that there is not."""
+    code, _, err = bench(*SMALL, "--methods", "off,sufix:2")
+    assert (code, "unknown drafter 'sufix'" in err) == (2, True)
+    assert bench(*SMALL, "--methods", "off,suffix:2")[0] == 0
+    assert [method["name"] for method in read(tmp_path / "wager-bench" / RUN)["methods"]][1:] == ["off", "suffix:2"]
+
+
 def test_an_interrupted_command_says_that_it_can_go_on(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,5 +95,9 @@ def test_a_command_may_have_defaults_of_its_own_and_its_dataclass_refuses_what_i
 
 def test_whole_numbers_are_read_or_refused_by_the_name_of_their_option() -> None:
     assert parse_ints("1,20", "--x") == (1, 20)
-    with pytest.raises(ValueError, match="--x takes whole numbers"):
-        parse_ints("1,", "--x")
+    assert parse_ints("1-3,8", "--x") == (1, 2, 3, 8)
+    for text in ("1,", "1-", "-1", "a-b", "1-2-3"):
+        with pytest.raises(ValueError, match="--x takes whole numbers"):
+            parse_ints(text, "--x")
+    with pytest.raises(ValueError, match="the range 8-1 of --x is empty"):
+        parse_ints("8-1", "--x")

@@ -49,6 +49,9 @@ def test_json_is_one_object_with_everything_in_it(wager: Wager) -> None:
     assert told["command"].startswith("wager generate")
     assert told["drafters"] == ["suffix", "prompt-lookup"]
     assert told["lengths"] == [2, 3]
+    assert {"torch", "transformers", "wager"} <= set(told["versions"])
+    assert told["dtype"] == "float32"
+    assert told["device"].startswith("CPU, ")
     assert told["settings"] == {"max_new_tokens": 6, "do_sample": False}
     assert told["compare"] is None
     assert len(told["tokens"]) == len(told["sources"]) == told["summary"]["tokens"]

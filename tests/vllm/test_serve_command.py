@@ -68,7 +68,7 @@ def test_bad_input_to_serve_is_one_sentence_and_exit_code_2(serve: Wager, argume
         (["org/none"], "no folder 'org/none', nothing downloaded earlier"),
         (["smollm2-135m", "--drafter", "medusa"], "unknown drafter 'medusa'"),
         (["smollm2-135m", "--policy", "clairvoyant"], "unknown policy 'clairvoyant'"),
-        (["smollm2-135m", "--max-length", "0"], "max_length is 1 to"),
+        (["smollm2-135m", "--max-length", "0"], "--max-length is 1 to"),
         (["smollm2-135m", "--host", "127.0.0.1", "--port", "TAKEN"], "of 127.0.0.1: Address already in use"),
         (["smollm2-135m", "--seed", "3", "--port=TAKEN", "--host=127.0.0.1", "-tp", "1"], "choose another with --port"),
         (["smollm2-135m", "--port", "99999"], "--port is a number from 1 to 65535, not 99999"),

@@ -46,6 +46,8 @@ class RunFolder:
                     (path / name).unlink(missing_ok=True)
                 shutil.rmtree(path / STATE, ignore_errors=True)
             self.there = read(path / RUN) if (path / RUN).exists() else None  # the run that is there
+            if self.there is not None and not self.there.get("complete") and not _holds_any(path / ANSWERS):
+                self.there = None  # it ended before its first answer
             if self.there is not None:
                 self._check(self.there, head)
             elif (path / ANSWERS).exists():
@@ -116,6 +118,10 @@ class RunFolder:
         if content["complete"]:
             shutil.rmtree(self.path / STATE, ignore_errors=True)
         return path
+
+
+def _holds_any(answers: Path) -> bool:
+    return answers.exists() and answers.stat().st_size > 0
 
 
 def read(path: Path) -> dict[str, Any]:

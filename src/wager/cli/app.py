@@ -97,7 +97,9 @@ def _group(name: str, help: str) -> typer.Typer:
     return made
 
 
-app = _group("wager", "Adaptive speculative decoding: faster generation, the same text, nothing to tune.")
+app = _group(
+    "wager", "Adaptive speculative decoding: faster generation, the same text up to rounding ties, nothing to tune."
+)
 app.add_typer(_group("lab", "Research tools: simulate and replay policies, measure the engine and servers."))
 
 

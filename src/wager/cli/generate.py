@@ -150,8 +150,13 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
 
 
 def _print_json(session: Session, made: Made) -> None:
+    from wager.bench.engine import described
+
+    about, ran = provenance(), described(session.decoder.model)
+    about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
     content = {
-        **provenance(),
+        **about,
+        **ran,
         **session.options.described(),
         **{"remembered": session.remembered, "seed": made.seed},
         "drafter_bytes": {name: d.memory for name, d in session.decoder.drafters.items()},

@@ -25,7 +25,12 @@ _ENGINE, _TEXT, _SAMPLING = "Model and speculation", "Text", "Sampling"
 
 Model = Annotated[str, option("smollm2-135m (fetched once), a folder, or a Hugging Face id.", "--model", "-m")]
 Drafters = Annotated[
-    str, option(f"Drafters, separated by commas: {', '.join(registry.written())}.", "--drafters", "--drafter")
+    str,
+    option(
+        f"Drafters, separated by commas: {', '.join(registry.written())} (?: if it is shipped).",
+        "--drafters",
+        "--drafter",
+    ),
 ]
 _STATE = "Start from the policy state that earlier runs with this model, drafters, policy and device saved; save it."
 _DTYPE = "auto, float32, bfloat16, float16; auto is float32 on a CPU, else the checkpoint's own."
@@ -92,7 +97,9 @@ class Options(Target):
     seed: int | None = opt(
         None, "Random seed of sampling and of the policy; the same seed gives the same text.", shown="drawn anew"
     )
-    lengths: str = opt(LENGTHS, "Draft lengths the policy chooses from; off always is one.", panel=_ENGINE)
+    lengths: str = opt(
+        LENGTHS, "Draft lengths the policy chooses from, such as 1-4 or 2,5; off always is one.", panel=_ENGINE
+    )
     trees: str | None = opt(None, "Trees to draft, BREADTHxNODES, such as 4x16,8x32.", panel=_ENGINE, shown=TREES)
     state: bool | None = opt(None, _STATE, "--state/--no-state", panel=_ENGINE, shown="state, without --seed")
     stop: list[str] | None = opt(None, "End the text after these characters; repeat it.", panel=_TEXT)

@@ -64,8 +64,14 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def parse_ints(text: str, option: str) -> tuple[int, ...]:
-    """Whole numbers separated by commas."""
+    """Whole numbers separated by commas; of a range the first and the last, as in 1-8."""
     try:
-        return tuple(int(item) for item in text.split(","))
+        parts = [part.partition("-") for part in text.split(",")]
+        pairs = [(int(first), int(last if dash else first)) for first, dash, last in parts]
     except ValueError:
-        raise ValueError(f"{option} takes whole numbers separated by commas, not {text!r}") from None
+        raise ValueError(
+            f"{option} takes whole numbers separated by commas, or a range such as 1-8, not {text!r}"
+        ) from None
+    if upside_down := next((pair for pair in pairs if pair[0] > pair[1]), None):
+        raise ValueError(f"the range {upside_down[0]}-{upside_down[1]} of {option} is empty")
+    return tuple(n for first, last in pairs for n in range(first, last + 1))

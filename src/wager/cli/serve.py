@@ -88,7 +88,7 @@ def command(
     Every other argument is one of vllm serve, for example --port 8000 --max-model-len 4096; python -m
     vllm.entrypoints.openai.api_server --help=all lists them. With a --speculative-config of your own (MTP, EAGLE-3, …)
     its draft length adapts, up to its num_speculative_tokens. On a CPU the model runs in float32 unless --dtype says
-    otherwise.
+    otherwise, and smollm2-135m with a KV cache of 2 GiB unless --kv-cache-memory-bytes or VLLM_CPU_KVCACHE_SPACE does.
 
     Metrics are on the server's /metrics; wager top URL shows them live. A request limits its own drafts with extra_body
     {"vllm_xargs": {"wager_max_length": 0}}.

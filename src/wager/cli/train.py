@@ -35,7 +35,9 @@ def answers(
     plan_file: PlanFile,
     folder: AnswersFolder = Path("build/answers"),
     data: Annotated[Path, option("Folder the plan's files are in.")] = Path("."),
-    minutes: Annotated[float, option("Begin no part after so many.", min=0, shown="no limit")] = math.inf,
+    minutes: Annotated[
+        float, option("Begin no further part of the prompts after so many minutes.", min=0, shown="no limit")
+    ] = math.inf,
     shard: Annotated[str, option("I/N: only every N-th part, from the I-th; for several processes.")] = "1/1",
     engine: Annotated[str, option("What generates: transformers, or vllm.")] = "transformers",
     cache: Annotated[float | None, option("GiB of vLLM's KV cache.", "--cache", shown="most that is free")] = None,
@@ -163,7 +165,13 @@ def evaluate(
     target: Target,
     workload: Judged,
     output: Output,
-    cards: Annotated[Path | None, option("Plan by which to write each drafter's README.md.", metavar="PLAN")] = None,
+    cards: Annotated[
+        Path | None,
+        option(
+            "The plan they were trained with: write each drafter's README.md, and its acceptance into config.json.",
+            metavar="PLAN",
+        ),
+    ] = None,
 ) -> None:
     """Evaluate trained drafters on unseen prompts: tokens per round on every task, acceptance by position."""
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
@@ -204,14 +212,18 @@ def evaluate(
 
 @app.command("kinds")
 def kinds(
-    folders: Annotated[list[Path], typer.Argument(help="Drafters with a card.", show_default=False)],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folders of drafters that were judged: wager train evaluate --cards.", show_default=False),
+    ],
     model: Annotated[
         str | None,
-        option("The target, whose tokens prompts are read in.", "--model", "-m", shown="the one on the card"),
+        option("The target, whose tokens prompts are read in.", "--model", "-m", shown="the one in config.json"),
     ] = None,
     data: Data = None,
 ) -> None:
-    """Note by what prompts of the tasks on a card are told apart: auto then knows which drafter suits a prompt."""
+    """Store in a drafter's config.json which tokens are typical of prompts of each task that it was judged on, so that
+    auto begins a new prompt with the drafter that suits its task."""
     from wager.core import files
     from wager.drafters.cards import read_card
     from wager.drafters.kinds import Kinds, made_of
@@ -258,7 +270,7 @@ def trees(
     ],
     name: Annotated[str | None, option("The head's name in the recordings.", shown="as the folder's")] = None,
 ) -> None:
-    """Write what a head's trees had accepted in recordings onto its card, where auto starts from it."""
+    """Write what a head's trees had accepted in recordings into its config.json and README.md; auto starts from it."""
     from wager.core.recording import read
     from wager.training.card import note_trees, tree_acceptance
 

@@ -35,7 +35,10 @@ def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
 def replacing(path: Path, mode: int = 0o644) -> Iterator[BinaryIO]:
     """A file beside the path that takes its name once it is on the disk: a reader never sees half."""
     path = path.resolve()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

@@ -51,7 +51,7 @@ class Settings:
     speculator: bool = False  # matching drafters run in the model runner (wager.vllm.speculator), all as one drafter
 
     def __post_init__(self) -> None:
-        require(1 <= self.max_length <= LONGEST, f"max_length is 1 to {LONGEST} tokens, not {self.max_length}")
+        require(1 <= self.max_length <= LONGEST, f"--max-length is 1 to {LONGEST} tokens, not {self.max_length}")
         require(self.budget >= 0, f"the token budget is 0 (none) or more, not {self.budget}")
         require(self.uniform in ("auto", "always", "never"), f"uniform is auto, always or never, not {self.uniform!r}")
         require(self.log_seconds >= 0, f"log_seconds is 0 (none) or more, not {self.log_seconds}")
