@@ -91,11 +91,19 @@ def test_a_run_with_other_settings_is_refused_by_name_unless_it_may_be_overwritt
 
 
 def test_a_run_that_ended_before_its_first_answer_is_no_obstacle(bench: Any, tmp_path: Path) -> None:
-    """Such as one with a drafter that there is not."""
-    code, _, err = bench(*SMALL, "--methods", "off,sufix:2")
-    assert (code, "unknown drafter 'sufix'" in err) == (2, True)
+    """Such as one with a head that is not shipped for the model."""
+    folder = tmp_path / "wager-bench"
+    code, _, err = bench(*SMALL, "--methods", "off,eagle:none:2")
+    assert (code, "eagle:none" in err, (folder / RUN).exists()) == (2, True, True)
+    (folder / ANSWERS).touch()  # and one that ended while its first answer was written
     assert bench(*SMALL, "--methods", "off,suffix:2")[0] == 0
     assert [method["name"] for method in read(tmp_path / "wager-bench" / RUN)["methods"]][1:] == ["off", "suffix:2"]
+
+
+def test_a_drafter_that_there_is_not_is_refused_before_anything_is_written(bench: Any, tmp_path: Path) -> None:
+    code, _, err = bench(*SMALL, "--methods", "off,sufix:2")
+    assert (code, "unknown drafter 'sufix'" in err) == (2, True)
+    assert not (tmp_path / "wager-bench").exists()
 
 
 def test_an_interrupted_command_says_that_it_can_go_on(

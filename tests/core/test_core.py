@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import rounds
 
-from wager.core import OFF, REWARDS, Arm, Context, Hint, PromptFeatures, Request, Round, TraceError, Tree, trace
+from wager.core import OFF, REWARDS, Arm, Context, Hint, PromptFeatures, Request, Round, TraceError, Tree, files, trace
 
 
 @pytest.mark.parametrize("text", ["off", "suffix:4", "eagle:ofa:6", "eagle:6@4x20"])
@@ -180,3 +180,9 @@ def test_a_round_tells_what_the_draft_alone_would_have_brought() -> None:
         Round(arm.alone, 3, 2, 3, unmerged=2)
     with pytest.raises(ValueError, match="cannot come from"):
         Round(arm, 9, 7, 8, unmerged=2)
+
+
+def test_a_file_that_cannot_be_written_is_named_as_it_was_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as refused:
+        files.write_text(tmp_path / "none" / "page.html", "text")
+    assert refused.value.filename == str(tmp_path / "none" / "page.html")

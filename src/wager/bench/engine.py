@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from wager.bench.methods import PLAIN, Target, decoder_generator, transformers_generator
+from wager.core.provenance import provenance
 from wager.decoding.decoder import Decoder
 from wager.decoding.identity import difference
 from wager.drafters import Drafter
@@ -84,6 +85,13 @@ def described(model: Any) -> dict[str, Any]:
     name = torch.cuda.get_device_name() if model.device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
     return {"device": name, "dtype": str(model.dtype).removeprefix("torch."), **versions}
+
+
+def measured(model: Any) -> dict[str, Any]:
+    """Where a result comes from and what it ran on, the versions of torch and transformers among the others."""
+    about, ran = provenance(), described(model)
+    about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
+    return about | ran
 
 
 def check_texts(

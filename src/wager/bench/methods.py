@@ -227,16 +227,18 @@ def parse_methods(text: str) -> list[Method]:
 
 
 def parse_method(word: str) -> Method:
-    """One method; a policy that cannot be built is refused now, not after a model was loaded."""
+    """One method; an unknown drafter or policy is refused now, not after a model was loaded."""
     if word in WRITTEN:
         return transformers_method(WRITTEN[word])
     if word == str(OFF) or word.rpartition(":")[2].partition("@")[0].isdecimal():
-        return arm_method(Arm.parse(word))
+        arm = Arm.parse(word)
+        parse(arm.drafter or str(OFF))
+        return arm_method(arm)
     try:
         build_policy(word, (OFF, Arm("suffix", 2), Arm("suffix", 4)), tokens=100)
     except ValueError as error:
-        arm = "an arm is a drafter and a length, such as suffix:4" if word.partition(":")[0] in DRAFTERS else error
-        raise ValueError(f"{word!r} is no method ({arm}); choose from {CHOICES}") from None
+        why = "an arm is a drafter and a length, such as suffix:4" if word.partition(":")[0] in DRAFTERS else error
+        raise ValueError(f"{word!r} is no method ({why}); choose from {CHOICES}") from None
     return policy_method(word)
 
 

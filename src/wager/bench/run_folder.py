@@ -50,7 +50,7 @@ class RunFolder:
                 self.there = None  # it ended before its first answer
             if self.there is not None:
                 self._check(self.there, head)
-            elif (path / ANSWERS).exists():
+            elif not (path / RUN).exists() and (path / ANSWERS).exists():
                 raise ValueError(f"{path} holds answers but no {RUN}; give another --out, or --afresh")
         except BaseException:
             self.close()

@@ -18,7 +18,6 @@ from wager.cli.parameters import argument, opt
 from wager.cli.screen import stage
 from wager.cli.session import Session, open_session, quietly, recording
 from wager.cli.shown import Explaining, Writer, check_explains, closing, legend, speeds
-from wager.core.provenance import provenance
 from wager.decoding.generation import Generation, Piece, token_view
 from wager.policies.base import require
 
@@ -150,13 +149,10 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
 
 
 def _print_json(session: Session, made: Made) -> None:
-    from wager.bench.engine import described
+    from wager.bench.engine import measured
 
-    about, ran = provenance(), described(session.decoder.model)
-    about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
     content = {
-        **about,
-        **ran,
+        **measured(session.decoder.model),
         **session.options.described(),
         **{"remembered": session.remembered, "seed": made.seed},
         "drafter_bytes": {name: d.memory for name, d in session.decoder.drafters.items()},

@@ -8,6 +8,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from wager.core import require
+
 
 def option(help: str, *names: str, panel: str | None = None, shown: str | None = None, **more: Any) -> Any:
     """An option for ``Annotated``: its help, perhaps its names, its panel, and the default as the help shows it."""
@@ -63,6 +65,9 @@ def options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+MOST = 1000  # numbers of a range
+
+
 def parse_ints(text: str, option: str) -> tuple[int, ...]:
     """Whole numbers separated by commas; of a range the first and the last, as in 1-8."""
     try:
@@ -72,6 +77,6 @@ def parse_ints(text: str, option: str) -> tuple[int, ...]:
         raise ValueError(
             f"{option} takes whole numbers separated by commas, or a range such as 1-8, not {text!r}"
         ) from None
-    if upside_down := next((pair for pair in pairs if pair[0] > pair[1]), None):
-        raise ValueError(f"the range {upside_down[0]}-{upside_down[1]} of {option} is empty")
+    for first, last in pairs:
+        require(0 <= last - first < MOST, f"the range {first}-{last} of {option} is empty or longer than {MOST:,}")
     return tuple(n for first, last in pairs for n in range(first, last + 1))

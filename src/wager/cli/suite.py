@@ -19,7 +19,6 @@ from wager.cli.options import Reset, Target
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, stage, table
 from wager.cli.session import quietly
-from wager.core.provenance import provenance
 from wager.models.fingerprint import fingerprint
 from wager.policies.base import PAPER, RESETS, require
 from wager.report.scales import plural
@@ -95,7 +94,7 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     methods = made.parse_methods(named) if named else made.default_methods(default, target.model)
     check_folder(out)  # before anything is loaded
     from wager.bench.draft_models import has_assistant
-    from wager.bench.engine import described
+    from wager.bench.engine import measured
 
     told, settings = Console(stderr=True, highlight=False), given.settings()
     if given.suite != QUICK and settings["data"] == OWN_PROMPTS:
@@ -106,11 +105,9 @@ def _measure(target: Target, given: Suite, named: str, out: Path, *, afresh: boo
     if not named and not has_assistant(model):
         methods = [method for method in methods if method.name != made.ASSISTED]
     prompts = fitted(chosen, target.model, model, tokenizer, tokens, given.longest_prompt)
-    about, ran = provenance(), described(model)
-    about["versions"] |= {key: ran.pop(key) for key in ("torch", "transformers")}
     marks = {"model": model_name(target.model), "weights": fingerprint(model)}
     arms = made.arms_of(methods, model)
-    with Run(methods, prompts, arms, out, afresh=afresh, **settings, **about, **ran, **marks) as run:
+    with Run(methods, prompts, arms, out, afresh=afresh, **settings, **measured(model), **marks) as run:
         total = len(prompts) * len(methods)
         if run.complete and len(run.answers) == total:
             told.print(f"{out} holds this run already, complete; --afresh measures it anew")

@@ -238,9 +238,8 @@ def kinds(
             notes = files.read_json(folder / "config.json").get("wager")
         except ValueError as error:
             raise ValueError(f"{folder / 'config.json'} cannot be read: {error}") from None
-        own = tuple(
-            task for task in read_card(notes).by_task if task in workloads.ALL
-        )  # of others there are no prompts
+        # of other tasks there are no prompts
+        own = tuple(task for task in read_card(notes).by_task if task in workloads.ALL)
         if len(own) < 2 or not isinstance(notes, dict):
             raise ValueError(f"{folder} has no card that tells tasks apart; wager train evaluate --cards writes one")
         target = model or notes.get("target")
