@@ -8,8 +8,6 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from wager.core import require
-
 
 def option(help: str, *names: str, panel: str | None = None, shown: str | None = None, **more: Any) -> Any:
     """An option for ``Annotated``: its help, perhaps its names, its panel, and the default as the help shows it."""
@@ -78,5 +76,6 @@ def parse_ints(text: str, option: str) -> tuple[int, ...]:
             f"{option} takes whole numbers separated by commas, or a range such as 1-8, not {text!r}"
         ) from None
     for first, last in pairs:
-        require(0 <= last - first < MOST, f"the range {first}-{last} of {option} is empty or longer than {MOST:,}")
+        if not 0 <= last - first < MOST:
+            raise ValueError(f"the range {first}-{last} of {option} is empty or longer than {MOST:,}")
     return tuple(n for first, last in pairs for n in range(first, last + 1))
