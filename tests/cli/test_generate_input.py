@@ -36,6 +36,7 @@ BAD = [
     (("Hi", "--policy", "fixed:drafter=suffix,length=9"), "the arms are off"),
     (("Hi", "--drafters", "magic"), "unknown drafter 'magic'"),
     (("Hi", "--drafter", "magic"), "unknown drafter 'magic'"),
+    (("Hi", "--drafter", "promptlookup"), "unknown drafter 'promptlookup' (did you mean 'prompt-lookup'?)"),
     (("Hi", "--drafters", "suffix,suffix"), "one twice"),
     (("Hi", "--drafters", "retrieval"), "is written retrieval=PATH"),
     (("Hi", "--drafters", "retrieval=missing"), "no datastore missing"),

@@ -122,6 +122,7 @@ def test_without_a_chat_template_the_prompt_is_text_and_long_ones_are_cut(
         ("mine.txt --part test", "leave them out with a file"),
         ("", "pass --data DIR or set WAGER_DATA"),
         ("--task chess", "unknown task 'chess'"),
+        ("--task mtbench", "did you mean 'mt_bench'"),
         ("--part third", "unknown part 'third'"),
         ("mine.txt --drafters oracle", "unknown drafter 'oracle'"),
         ("mine.txt --drafters off", "at least one drafter"),

@@ -148,7 +148,10 @@ def test_drafters_by_name_play_in_a_decoder(stocked: tuple[Path, Any]) -> None:
         ("eagle", "is written eagle=PATH"),
         ("eagle=nowhere", "no folder nowhere with an EAGLE head"),
         ("draft:code", "needs a way to load models"),
-        ("beagle:x", "unknown drafter 'beagle:x'; choose from .*eagle=PATH, .*eagle:NAME, eagle3:NAME, draft:NAME"),
+        (
+            "beagle:x",
+            "unknown drafter 'beagle:x' .did you mean 'eagle'.*; choose from .*eagle=PATH, .*eagle3:NAME, draft:NAME",
+        ),
     ],
 )
 def test_a_wrong_name_is_told_what_is_right(stocked: tuple[Path, Any], spec: str, says: str) -> None:

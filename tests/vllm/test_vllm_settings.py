@@ -20,6 +20,7 @@ from wager.vllm.state import open_state
     ("given", "said"),
     [
         ({"drafters": ("medusa",)}, "unknown drafter 'medusa'"),
+        ({"drafters": ("sufix",)}, "did you mean 'suffix'"),
         ({"drafters": ("suffix=3",)}, "is written suffix"),
         ({"drafters": ("eagle",)}, "is written eagle=MODEL"),
         ({"drafters": ("ngram=3",)}, "is written ngram"),

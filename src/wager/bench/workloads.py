@@ -11,7 +11,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from wager.policies.base import require
+from wager.core.require import nearest, require
 
 SPEC_BENCH = ("translation", "summarization", "qa", "math_reasoning", "rag")  # its other categories are MT-Bench's
 
@@ -82,7 +82,8 @@ def prompts(
 ) -> list[Prompt]:
     """``count`` prompts of each task, always the same ones for a seed; of one part only, or of all."""
     for task in tasks:
-        require(task in KNOWN, f"unknown task {task!r}; choose from {', '.join(KNOWN)}")
+        if task not in KNOWN:
+            raise ValueError(f"unknown task {task!r}{nearest(task, KNOWN)}; choose from {', '.join(KNOWN)}")
     require(part in PARTS, f"unknown part {part!r} of the prompts; choose from {', '.join(PARTS)}")
     require(count >= 1, f"at least 1 prompt a task, not {count}")
     by_task: dict[str, list[str]] = {task: [] for task in KNOWN}

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from wager.cli.parameters import argument, option
 from wager.cli.screen import table
+from wager.core.require import nearest
 from wager.policies import POLICIES
-from wager.policies.base import require
 from wager.policies.parameters import meaning
 
 
@@ -18,7 +18,8 @@ def command(
     as_json: Annotated[bool, option("Print JSON instead of a table.", "--json")] = False,
 ) -> None:
     """List every policy with the paper it comes from, or one with its parameters."""
-    require(name is None or name in POLICIES, f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+    if name is not None and name not in POLICIES:
+        raise ValueError(f"unknown policy {name!r}{nearest(name, POLICIES)}; choose from {', '.join(POLICIES)}")
     entries = POLICIES if name is None else {name: POLICIES[name]}
     if as_json:
         told = []

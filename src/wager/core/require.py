@@ -1,5 +1,7 @@
 """Refusing what cannot be meant."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral
 
 
@@ -13,6 +15,12 @@ def require_type(ok: bool, what: str) -> None:
     """Refuse a value of a wrong type with a sentence."""
     if not ok:
         raise TypeError(what)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """A guess at what a mistyped word should be, for behind it in a message; empty where none is near."""
+    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def is_whole(value: object) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from wager.core.require import require, require_type
+from wager.core.require import nearest, require, require_type
 from wager.drafters import shipped
 from wager.drafters.base import Drafter
 from wager.drafters.datastore import Datastore, fingerprint
@@ -121,7 +121,8 @@ def parse(spec: str) -> tuple[str, str]:
         if (equals and not value) or not (every or NAME.fullmatch(own)):
             raise ValueError(f"drafter {spec!r} is written {kind}:NAME, {kind}:* or {kind}:NAME=PATH")
         return name, value
-    require(name in DRAFTERS, f"unknown drafter {spec!r}; choose from {', '.join(written())}")
+    if name not in DRAFTERS:
+        raise ValueError(f"unknown drafter {spec!r}{nearest(name, DRAFTERS)}; choose from {', '.join(written())}")
     entry = DRAFTERS[name]
     fits = bool(entry.value) == bool(value) and not (equals and not value)
     require(fits, f"drafter {spec!r} is written {entry.written(name)}")

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
-from wager.core.require import require_type
+from wager.core.require import nearest, require_type
 from wager.policies import base
 from wager.policies.auto import Auto
 from wager.policies.banditspec import EXP3Spec, UCBSpec
@@ -112,7 +112,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     name, _, rest = spec.partition(":")
     entry = POLICIES.get(name) or EXPERIMENTS.get(name)
     if entry is None:
-        raise ValueError(f"unknown policy {name!r}; choose from {', '.join(POLICIES)}")
+        raise ValueError(f"unknown policy {name!r}{nearest(name, POLICIES)}; choose from {', '.join(POLICIES)}")
     takes = entry.parameters
     given: dict[str, str] = {}
     for item in filter(None, rest.split(",")):

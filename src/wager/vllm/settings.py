@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from wager.core import OFF, Arm
-from wager.core.require import require
+from wager.core.require import nearest, require
 from wager.drafters import registry, shipped
 from wager.policies import POLICIES, Policy, build
 from wager.policies.registry import parse
@@ -182,7 +182,8 @@ def parse_drafter(spec: str) -> tuple[str, str]:
     if name in OWN_DRAFTERS:
         return registry.parse(spec)
     if name not in ENGINE_DRAFTERS:
-        raise ValueError(f"unknown drafter {spec!r} for serving; choose from {_choices()}")
+        near = nearest(name, (*OWN_DRAFTERS, *ENGINE_DRAFTERS))
+        raise ValueError(f"unknown drafter {spec!r} for serving{near}; choose from {_choices()}")
     if (name == "ngram") == bool(value) or (equals and not value):
         raise ValueError(f"drafter {spec!r} is written {name}" + ("" if name == "ngram" else "=MODEL"))
     return name, value
