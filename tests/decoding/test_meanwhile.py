@@ -65,6 +65,51 @@ def test_rounds_are_observed_late_and_in_order_and_the_text_is_the_same(monkeypa
     assert first < second
 
 
+def texts_written(policy: Policy, lengths: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Of one decoder; the policy's events tell when each first token was there."""
+    accept = loop.Loop._accept
+
+    def noting(self: Any, logits: Any, draft: Any) -> Any:
+        if len(self.text) == self.begins:
+            policy.events.append("first token")  # type: ignore[attr-defined]
+        return accept(self, logits, draft)
+
+    monkeypatch.setattr(loop.Loop, "_accept", noting)
+    model = tiny()
+    decoder = wager.Decoder(model, drafters=[DraftModel(alike(model), "draft")], arms=policy.arms, policy=policy)
+    return [decoder.generate(PROMPT, max_new_tokens=n, do_sample=False).tokens for n in lengths]
+
+
+def test_the_first_round_is_chosen_for_while_the_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = Late((DRAFT, OFF))
+    plain = texts_written(at_once, [30, 1, 30], monkeypatch)
+    assert at_once.events[:2] == ["first token", f"choose {DRAFT}"]
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    late = Late((DRAFT, OFF))
+    assert texts_written(late, [30, 1, 30], monkeypatch) == plain
+    assert late.events[:3] == [f"choose {DRAFT}", "first token", f"choose {DRAFT} late"], (
+        "the second in the first round"
+    )
+    begins = [context for context in late.contexts if context.previous is None]
+    assert [(c.tokens, c.remaining, c.unobserved) for c in begins] == [(1, 29, False)] * 2, (
+        "a single token has no round"
+    )
+    drawn = at_once.contexts[0]
+    assert (drawn.tokens, drawn.remaining, drawn.kinds) == (1, 29, begins[0].kinds)
+    assert sum(e.startswith("choose") for e in late.events) == len(late.contexts) >= len(late.rounds)
+
+
+def test_a_first_round_whose_seconds_are_unknown_is_chosen_for_once_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    monkeypatch.setattr(Late, "needs", frozenset({Signal.COSTS}))
+    monkeypatch.setattr(Late, "calibrate", lambda self, known: self.events.append("calibrate"))
+    policy = Late((DRAFT, OFF))
+    texts_written(policy, [80, 30], monkeypatch)
+    first, second = (i for i, event in enumerate(policy.events) if event == "first token")
+    assert policy.events[: first + 3] == ["first token", "calibrate", f"choose {DRAFT}"]
+    assert policy.events[second - 1].startswith("choose"), "known by then"
+
+
 def test_a_policy_that_is_not_late_knows_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
     monkeypatch.setattr(Late, "late", False)

@@ -16,6 +16,7 @@ import wager
 from wager.core import OFF, Arm, Context, Round, Signal
 from wager.decoding import loop
 from wager.decoding.generation import Generation
+from wager.decoding.scoring import TextScorer
 from wager.drafters import Drafter
 from wager.drafters.draft_model import DraftModel
 from wager.eagle.drafter import Eagle
@@ -153,6 +154,33 @@ def test_the_comparison_notices_predictions_of_the_token_after(
     monkeypatch.setattr(Eagle, "_score", late)
     with pytest.raises(AssertionError):
         test_others_are_what_each_model_drafts_first_on_the_true_text(model, folders, "one")
+
+
+@pytest.mark.parametrize("name", ["one", "captured", "draft"])
+def test_who_has_missed_nothing_is_not_scored(
+    name: str, model: Any, folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the prompt that it reads first, nor for the token that this gives."""
+    asked: list[int] = []
+    hits = TextScorer.hits
+    monkeypatch.setattr(TextScorer, "hits", lambda self, tokens, at: asked.append(at) or hits(self, tokens, at))
+    drafter: Drafter = DraftModel(alike(model), "draft") if name == "draft" else Eagle(folders[name], name)
+    arms = (OFF, Arm(name, 3))
+
+    class Twice(Wandering):
+        chosen = 0
+
+        def choose(self, context: Context) -> Arm:
+            self.chosen += 1
+            return arms[self.chosen not in (3, 4)]
+
+        def select_readers(self, context: Context) -> tuple[str, ...]:
+            return ()
+
+    decoder = wager.Decoder(model, drafters=[drafter], arms=arms, policy=Twice(arms))
+    made = decoder.generate(PROMPT, max_new_tokens=40)
+    late = len(PROMPT) + 1 + sum(played.emitted for played in made.rounds[:2])
+    assert asked == [late], "once, for the tokens of two rounds"
 
 
 def test_who_does_not_ask_for_others_pays_for_none(model: Any, folders: dict[str, Path]) -> None:

@@ -22,7 +22,7 @@ from wager.decoding.checks import check_config, check_listeners, check_policy, c
 from wager.decoding.features import Prompts
 from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
 from wager.decoding.hold import Hold
-from wager.decoding.loop import EVERYTHING, Loop
+from wager.decoding.loop import EVERYTHING, Loop, works_alone
 from wager.decoding.prepare import Prepared, prepared
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import described, open_state
@@ -323,7 +323,8 @@ class Decoder:
             self.hold = None
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
-        ready = partial(self._prepare_rounds, target, unknown)
+        due = unknown or not works_alone(target.device)  # else the first choice is made while the prompt is read
+        ready = partial(self._prepare_rounds, target, unknown) if due else None
         kinds, features = kinds_of(drafter.card for drafter in self.drafters.values()), self.prompts.features
         self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, features, ready, self.hold, kinds)
         self.hold, self.finish = self.loop.hold, ""

@@ -6,6 +6,8 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import perf_counter
 
+import torch
+
 from wager.core import Arm, Context, PromptFeatures, Round, Signal
 from wager.core.garbage import collect_due, uncollected
 from wager.core.round import Accepted
@@ -29,6 +31,11 @@ WORK_ALONE = {"cuda"}  # devices on which the host does something else in the me
 NO_PROPOSALS: Mapping[str, Draft] = {}
 NO_KINDS: Mapping[str, float] = {}
 RECENT = 2  # rounds since a model has drafted, after which it is not expected to draft in the next one
+
+
+def works_alone(device: torch.device) -> bool:
+    """Whether the host does something else while the device works."""
+    return device.type in WORK_ALONE
 
 
 class Loop(Rounds):
@@ -75,7 +82,7 @@ class Loop(Rounds):
         self.unobserved: Round | None = None  # the last round, where the next one does not depend on it
         self.hold.begin()
         # What is done while the device works, of what would else come between two rounds.
-        self.alone = self.target.device.type in WORK_ALONE
+        self.alone = works_alone(self.target.device)
         self.late = self.alone and self.selective and self.policy.late
         self.collects = False  # whether the caller has garbage collected automatically
         self.untold: list[int] = []  # tokens of the text that the cheap drafters were not told of
@@ -114,6 +121,8 @@ class Loop(Rounds):
         for drafter in self.drafters.values():  # a device still reads
             drafter.begin(self.text)
         self.kinds = self.kinds_of(self.text) if self.kinds_of is not None else NO_KINDS
+        if self.late and self.calibrate is None and self.prompt is None:
+            self._choose_first()
         _, token, scores = self._accept(logits, NO_DRAFT)
         if self.scorer is not None:
             self.scorer.taken(scores, [0])
@@ -199,7 +208,8 @@ class Loop(Rounds):
     def meanwhile(self) -> Arm | None:
         """While the device works: learn from the last round, and choose for the next one, if no proposals are wanted.
 
-        A choice made here does not know what this round brings; so it is made only while the same arm is played again.
+        A choice made here does not know what this round brings; so it is made only while the same arm is played again,
+        and in a text's first round, of which the device would otherwise wait for the next.
         """
         if self.collects:
             collect_due()
@@ -215,17 +225,32 @@ class Loop(Rounds):
         left = self.stopping.limit - len(self.text) - 1 - arm.deepest  # at least, after this round
         if left < 2 or self.chosen is not None or self.wanted:
             return None
-        lag, bare = {d.name: d.lag for d in self.dear}, arm.alone
-        at = self.position + 1
-        following = Context(self.arms, 1, at, bare, lag, remaining=left, unobserved=True, readers=self.can_read)
+        bare = arm.alone
+        following = self._before(bare, left, unobserved=True)
         if self.cheap:
             self.wanted = self.policy.select_drafters(following)
         if self.wanted:
             self.policy.foresee(following)
-        if self.wanted or bare != self.previous:
+        if self.wanted or (self.previous is not None and bare != self.previous):
             return None
         self.chosen = following, self.policy.choose(following)
         return self.chosen[1]
+
+    def _choose_first(self) -> None:
+        """While the device reads the prompt: choose for the first round, if no proposals are wanted."""
+        remaining = self.stopping.limit - len(self.text) - 1  # that forward gives a token
+        context = self._before(None, max(0, remaining))
+        self.wanted = self.policy.select_drafters(context) if self.cheap else ()
+        if remaining > 0 and not self.wanted:
+            self.chosen = context, self.policy.choose(context)
+
+    def _before(self, previous: Arm | None, remaining: int, *, unobserved: bool = False) -> Context:
+        """What is known of the next round while the device still works for this one, or reads the prompt."""
+        lag, kinds = {d.name: d.lag for d in self.dear}, self.kinds if previous is None else NO_KINDS
+        return Context(
+            self.arms, 1, self.position + 1, previous, lag, remaining=remaining, unobserved=unobserved,
+            readers=self.can_read, kinds=kinds,
+        )  # fmt: skip
 
     def _observe(self) -> None:
         if self.unobserved is not None:

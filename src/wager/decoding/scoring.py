@@ -20,6 +20,7 @@ class TextScorer:
 
     def __init__(self, text: list[int], prompt: int, sampler: Sampler, processors: Processors) -> None:
         self.text, self.prompt, self.sampler, self.processors = text, prompt, sampler, processors
+        self.begins = prompt + 1
         self.expected: list[torch.Tensor] = []  # by the residual rule, the target's distributions at the last tokens
         if isinstance(sampler, GumbelSampler):
             sampler.remembered = MOST_SCORED
@@ -39,11 +40,11 @@ class TextScorer:
             del self.expected[:-MOST_SCORED]
 
     def hits(self, tokens: Sequence[int], first: int) -> list[float]:
-        begin = max(first, self.prompt + 1)
+        begin = max(first, self.begins)
         return [float(token == own) for token, own in zip(tokens[begin - first :], self.text[begin:], strict=False)]
 
     def overlap(self, logits: torch.Tensor, first: int) -> list[float]:
-        if (early := self.prompt + 1 - first) > 0:
+        if (early := self.begins - first) > 0:
             logits, first = logits[early:], first + early
         if not len(logits):
             return []

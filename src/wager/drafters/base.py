@@ -64,6 +64,10 @@ class Scorer(Protocol):
     def noise(self) -> bool:
         """Whether drafters know the noise that tokens are drawn with."""
 
+    @property
+    def begins(self) -> int:
+        """The place of the first token in the text that has a score."""
+
     def hits(self, tokens: Sequence[int], first: int) -> list[float]:
         """1 for each token that is the text's own, else 0; ``first`` is the place of the first in the text."""
 

@@ -155,7 +155,8 @@ class DraftModel(Drafter):
         """Logits after the last of these tokens of the text, (vocabulary,); what it predicts at those it missed is
         scored. ``after`` are the tokens that the text has after them."""
         known = feed[1:] + list(after)
-        count = 0 if self.scorer is None else min(len(known), len(self.text) - self._missed, MOST_SCORED)
+        missed = len(self.text) if self.scorer is None else max(self._missed, self.scorer.begins)
+        count = max(0, min(len(known), len(self.text) - missed, MOST_SCORED))
         self._missed = len(self.text)
         if self.scorer is None or not count:
             last: torch.Tensor = self.runner.prefill(feed)[0]

@@ -229,7 +229,7 @@ class Eagle(Drafter):
 
     def _catch_up(self, target: Runner) -> torch.Tensor:
         """Read the text's new entries, each a feature of the target's and the token after it; the last one's output."""
-        scoring = self.scorer is not None and self._missed < len(self._text)
+        scoring = self.scorer is not None and max(self._missed, self.scorer.begins) < len(self._text)
         for start, end in self.head.spans(len(self._text) - 1):
             before = None
             if scoring and self._out is not None and start == self.head.length:
@@ -246,8 +246,10 @@ class Eagle(Drafter):
     def _score(self, before: torch.Tensor | None) -> None:
         """Score what it predicts at the last tokens: all but the last entry's outputs, ``before`` the one before."""
         rows = self.head.outs[:-1] if before is None else torch.cat((before, self.head.outs[:-1]))
-        count = min(len(rows), len(self._text) - self._missed, MOST_SCORED)
-        if self.scorer is None or not count:
+        if self.scorer is None:
+            return
+        count = min(len(rows), len(self._text) - max(self._missed, self.scorer.begins), MOST_SCORED)
+        if not count:
             return
         logits, first = self.head.logits(rows[-count:]), len(self._text) - count
         if not self.scorer.samples:
