@@ -13,8 +13,8 @@ from wager.models import compat_torch, compat_transformers
 def test_modules_and_tensors_are_all_found() -> None:
     model = tiny()
     assert set(compat_torch.modules(model)) == set(model.modules())
-    found = {id(tensor) for module in compat_torch.modules(model) for tensor in compat_torch.own_tensors(module)}
-    assert found == {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    places = {found for found in compat_torch.traits(model, ()) if isinstance(found, int)}
+    assert {tensor.data_ptr() for tensor in (*model.parameters(), *model.buffers())} <= places
 
 
 def test_hooks_are_seen_on_a_module_and_on_all() -> None:
@@ -31,13 +31,34 @@ def test_hooks_are_seen_on_a_module_and_on_all() -> None:
     assert not compat_torch.hooked_globally()
 
 
-def test_a_write_in_place_raises_the_version() -> None:
-    tensor = torch.zeros(3)
-    before = compat_torch.version(tensor)
-    tensor.add_(1)
-    assert compat_torch.version(tensor) > before
+def test_whatever_is_done_to_a_model_changes_its_traits() -> None:
+    def hook(*given: object) -> None: ...
+
+    def traits() -> list[object]:
+        return compat_torch.traits(model, ("eps",))
+
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.LayerNorm(2), torch.nn.BatchNorm1d(2))
+    linear, norm = model[0], model[1]
+    seen = [traits()]
+    assert traits() == seen[0]
+    for change in (
+        lambda: linear.weight.detach().add_(1),
+        lambda: setattr(linear, "weight", torch.nn.Parameter(torch.ones(2, 2))),
+        lambda: linear.register_forward_hook(hook),
+        lambda: norm.register_forward_pre_hook(hook),
+        lambda: setattr(linear, "forward", norm.forward),
+        lambda: setattr(norm, "eps", 0.5),
+        lambda: model[2].running_mean.add_(1),
+        lambda: setattr(norm, "bias", None),
+        lambda: model.append(torch.nn.Identity()),
+        lambda: model.__setitem__(3, torch.nn.ReLU()),
+    ):
+        change()
+        assert traits() not in seen
+        seen.append(traits())
     with torch.inference_mode():
-        assert compat_torch.version(torch.zeros(3)) == 0
+        model.register_buffer("uncounted", torch.zeros(3))
+    assert traits() not in seen, "torch counts no versions of such a tensor"
 
 
 def test_children_are_replaced_in_the_copy_alone() -> None:

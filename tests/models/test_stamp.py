@@ -4,23 +4,23 @@ import pytest
 import torch
 from heads import tiny
 
-from wager.models.llama_weights import stamp
+from wager.models.llama_weights import llama_weights
 from wager.models.select import current, runner
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_row_or_a_part_of_every_row_of_the_output_head_is_noticed(dtype: torch.dtype) -> None:
     model = tiny().to(dtype)
-    before, rows = stamp(model), model.lm_head.weight.data
-    assert stamp(model) == before
+    before, rows = llama_weights(model), model.lm_head.weight.data
+    assert before.current(model)
     for row in range(0, len(rows), 3):
         kept = rows[row].clone()
         rows[row] = rows[(row + 1) % len(rows)]
-        assert stamp(model) != before
+        assert not before.current(model), row
         rows[row] = kept
-    assert stamp(model) == before
+    assert llama_weights(model) is before
     rows[:, rows.shape[1] // 2 :] *= 1.5
-    assert stamp(model) != before
+    assert llama_weights(model) is not before
 
 
 def test_weights_that_change_between_two_texts_are_noticed_by_begin_and_by_current() -> None:

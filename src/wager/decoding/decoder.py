@@ -23,7 +23,7 @@ from wager.decoding.features import Prompts
 from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
 from wager.decoding.hold import Hold
 from wager.decoding.loop import EVERYTHING, Loop, works_alone
-from wager.decoding.prepare import Prepared, prepared
+from wager.decoding.prepare import Prepared, prepared, without_cache
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import described, open_state
 from wager.drafters import Drafter
@@ -269,7 +269,7 @@ class Decoder:
                 config = copy.deepcopy(given)
                 settings = config.update(**{**settings, "stop_strings": None})
                 settings["generation_config"] = config
-        mask = torch.ones_like(ids)
+        mask, settings = torch.ones_like(ids), without_cache(settings, given)
         request: Prepared = self.model.generate(ids, attention_mask=mask, custom_generate=prepared, **settings)
         return request
 

@@ -12,6 +12,9 @@ from wager.models.compat_transformers import CACHE_NAMES, end_tokens, max_length
 from wager.models.runner import vocabulary
 from wager.policies.base import require
 
+# A configuration of the request's own is not to be mixed with settings.
+SPEAK_OF_CACHES = {"cache_config", "cache_implementation", "generation_config", "use_cache"}
+
 
 class Processors:
     """From raw logits at several positions to the scores the next token is chosen by, as plain decoding would there."""
@@ -79,6 +82,13 @@ class Prepared:
     processors: Processors
     criteria: Any
     config: Any  # GenerationConfig
+
+
+def without_cache(settings: dict[str, Any], config: Any) -> dict[str, Any]:
+    """The same settings; transformers need not make a cache of its own, unless they speak of one."""
+    if settings.keys() & SPEAK_OF_CACHES or config.cache_implementation:
+        return settings
+    return {**settings, "use_cache": False}
 
 
 def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any,

@@ -151,11 +151,18 @@ class LlamaWeights:
         self.kinds = list(dict.fromkeys((layer.kind, layer.window) for layer in self.layers))
         self.final = self.layers[0]._norm(body.norm)
         self.lm_head = packed.Weight.of(head)
-        self.stamp = stamp(model)
+        self.outline = outline(model)
+        # Where packed copies could go stale.
+        self.samples = Samples(model) if self.device.type == "cpu" else None
         self.nbytes = sum(p.numel() * p.element_size() for p in model.parameters())
         self.packed = False  # whether ``pack`` was called
         self.plan: calibration.Plan = {}  # empty: everything is plain
         self._products: dict[int, list[Products]] = {}  # width -> of every layer
+
+    def current(self, model: Any, outlined: object = None) -> bool:
+        """Whether they still are the model's; ``outlined``: its outline now, where that is known."""
+        now = outline(model) if outlined is None else outlined
+        return now == self.outline and (self.samples is None or self.samples.same())
 
     def of_layers(self, some: Any) -> "LlamaWeights":
         """The same weights for a model that has some of the layers."""
@@ -245,7 +252,8 @@ def _off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
     return 0.0 if torch.equal(ours, theirs) else apart(ours, theirs)
 
 
-ROW = 4  # numbers of a row of the output head that tell whether it was written
+ROW = 2  # numbers of a row of the output head that tell whether it was written, at least
+OTHER = 16  # and of any other weight
 _KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
 
 
@@ -253,40 +261,36 @@ def llama_weights(model: Any, outlined: object = None) -> LlamaWeights:
     """The model's weights, read and packed once for as long as they stay what they are; ``outlined``: its outline now,
     where that is known."""
     known = _KNOWN.get(model)
-    now = stamp(model, outlined) if known is not None else None
-    if known is None or known.stamp != now:  # someone trained, merged or moved the model: copies are stale
+    if known is None or not known.current(model, outlined):  # it was trained, merged or moved: copies are stale
         known = _KNOWN[model] = LlamaWeights(model)
     return known
 
 
 def outline(model: Any) -> tuple[object, ...]:
     """Changes whenever a module, its forward, a hook, a weight or a buffer does, unless written through ``.data``."""
-    found: list[object] = [compat_torch.hooked_globally()]
-    for module in compat_torch.modules(model):
-        held = module.__dict__
-        found += (type(module), compat_torch.hooked(module), id(held.get("forward")))
-        found += [held.get(name) for name in NUMBERS]
-        for tensor in compat_torch.own_tensors(module):
-            found += (tensor.data_ptr(), compat_torch.version(tensor))
-    return tuple(found)
+    return (compat_torch.hooked_globally(), *compat_torch.traits(model, NUMBERS))
 
 
-def stamp(model: Any, outlined: object = None) -> object:
-    """Changes whenever a weight does; ``outlined`` is the model's outline, where that is known."""
-    # Writing through ``.data`` leaves address and version as they are. Where packed copies could go stale, on the CPU,
-    # some numbers of each weight count too, and of every row of the output head, where people write those of tokens
-    # they add.
-    if model.device.type != "cpu":
-        return outline(model) if outlined is None else outlined
-    found = []
-    for weight in model.parameters():
-        values = weight.detach()
-        if weight is model.lm_head.weight:
-            spread = values[:, :: max(1, values.shape[1] // ROW)]
-        else:
-            spread = values.reshape(-1)[:: max(1, values.numel() // 16)]
-        found.append((weight.data_ptr(), compat_torch.version(weight), float(spread.sum(dtype=torch.float64))))
-    return found
+class Samples:
+    """Some numbers of every weight, to notice what is written through ``.data``, which leaves address and version as
+    they are; of every row of the output head, where people write those of tokens they add."""
+
+    def __init__(self, model: Any) -> None:
+        head = model.lm_head.weight.detach()
+        self.rows = _every(head, (head.shape[1] - 1) // ROW)
+        others = (weight for weight in model.parameters() if weight is not model.lm_head.weight)
+        self.others = [_every(weight.detach(), weight.numel() // OTHER) for weight in others]
+        self.known = self.rows.clone(), torch.cat(self.others)
+
+    def same(self) -> bool:
+        """Whether they are what they were, if the weights are still where they were."""
+        rows, others = self.known  # apart: to join many short ones with a long one takes ten times as long
+        return torch.equal(self.rows, rows) and torch.equal(torch.cat(self.others), others)
+
+
+def _every(weight: torch.Tensor, step: int) -> torch.Tensor:
+    """A view of every so manieth number of a weight; of one that is not contiguous the first row."""
+    return weight.view(-1)[:: max(1, step)] if weight.is_contiguous() else weight[(0,) * (weight.dim() - 1)]
 
 
 def sample_of(model: Any) -> Any | None:
