@@ -1,7 +1,7 @@
 """Set-ups for the tests of `auto`: engines, servers, random rounds."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -108,14 +108,17 @@ def models_context(rng: np.random.Generator, context: Context, readers: frozense
     return replace(context, lag=lag, hints=hints, agreement=context.agreement if hints else {}, readers=readers)
 
 
-def random_reading(rng: np.random.Generator, context: Context, played: Round, policy: Auto) -> Round:
-    """The round with what the models that the policy selects tell of tokens they read, and what that takes."""
+def random_reading(
+    rng: np.random.Generator, context: Context, played: Round, policy: Auto, rates: Mapping[str, float]
+) -> Round:
+    """The round with what the models that the policy selects tell of tokens they read, and what that takes; ``rates``:
+    of their tokens that are right, 0.7 of those that have none."""
     names, drafter = policy.select_readers(context), played.arm.drafter
     assert policy.select_readers(context) == names
     assert drafter not in names
     lag = context.lag.get(drafter, 0)
     scored = {
-        name: tuple((rng.random(1 + context.lag[name]) < 0.7).astype(float))
+        name: tuple((rng.random(1 + context.lag[name]) < rates.get(name, 0.7)).astype(float))
         for name in sorted({*names, drafter} & {*"wvu"})
         if context.can_read(name)
     }

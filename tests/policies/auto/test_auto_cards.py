@@ -83,6 +83,21 @@ def test_what_idle_heads_showed_in_hard_texts_does_not_hold_down_the_one_that_ru
     assert model.tokens(model.counts["x"].odds, 1.0)[4] == pytest.approx(brings, rel=0.05)
 
 
+def test_luck_with_texts_does_not_tell_heads_apart_that_are_alike() -> None:
+    """Each is run in every other text; texts differ by a third of the odds, one standard deviation."""
+    off = []
+    for seed in range(20):
+        rng, model = np.random.default_rng(seed), positional(0.002, "x", "y", card=(0.6,) * 4)
+        for text in range(16):
+            odds = 1.5 * math.exp(rng.normal(0.0, 0.33))
+            for _ in range(35):
+                model.learn("xy"[text % 2], run_of(rng, [odds / (1.0 + odds)] * 4), 4)
+        model.settle_learned()
+        brings = [model.tokens(model.counts[name].odds, 1.0)[4] for name in "xy"]
+        off.append(math.log(brings[0] / brings[1]))
+    assert np.std(off) < 0.03
+
+
 def test_a_few_lucky_positions_tell_nothing_where_cards_hardly_differ() -> None:
     """One head alone learns its own; beside others, positions that differ from the card by luck decide nothing."""
     off: list[list[float]] = []
@@ -111,7 +126,7 @@ def test_drafters_that_are_not_as_on_their_cards_are_known_in_the_end(variance: 
         odds = [model.counts[name].odds for name in truth]
         found.append([(own[0] / (1.0 + own[0]), model.tokens(own, 1.0)[4]) for own in odds])
     expected = [(rate, sum(rate**n for n in range(5))) for rate in truth.values()]
-    assert np.mean(found, axis=0) == pytest.approx(np.array(expected), rel=0.03)
+    assert np.mean(found, axis=0) == pytest.approx(np.array(expected), rel=0.06)
 
 
 def test_positions_that_are_not_as_on_the_card_are_known_in_the_end() -> None:
@@ -146,4 +161,4 @@ def test_a_loaded_state_goes_on_with_what_drafters_have_shown_though_cards_are_t
     for name in "xy":
         odds = first.positional.counts[name].odds
         assert second.positional.counts[name].odds == pytest.approx(odds, rel=NOTICED)
-        assert second.positional.shifts[name].variance == first.positional.shifts[name].variance > 0.02
+        assert second.positional.shifts[name].variance == first.positional.shifts[name].variance > 0.015

@@ -14,6 +14,7 @@ class AutoConfig:
     shrinkage: float = 8.0  # tokens of evidence that what is known otherwise is worth: a mean, or no gain at all
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
     kind_share: float = 0.5  # of what a token tells of its text's kind that counts: tokens of one text are alike
+    drafter_share: float = 0.25  # and of how its drafter differs from others with cards, which were run in other texts
 
     # Latency
     token_share: float = 0.05  # of plain decoding's seconds that one more token takes, before it was measured

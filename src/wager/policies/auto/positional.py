@@ -19,7 +19,7 @@ import numpy as np
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.kinds import TextKind
-from wager.policies.auto.moments import learned_variance
+from wager.policies.auto.moments import beyond_chance, learned_variance
 from wager.policies.auto.shifts import NOTICED, Shift, card_information, relate
 from wager.policies.base import Learner
 
@@ -48,13 +48,13 @@ class AcceptanceCounts(Learner):
         """What follows from the counts: the odds at each position, drawn towards the card, or the rate over all."""
         self.total = total = sum(self.tried)
         self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
-        weight, variance = self.config.shrinkage, rate * (1.0 - rate)
+        weight, variance, share = self.config.shrinkage, rate * (1.0 - rate), 1.0
         self.factor = 0.0  # of the shift that this follows from
         if self.card and self.shift is not None:
             shift = self.shift
             self.factor = shift.factor
             chances = self.chances(shift.factor)
-            weight = self.card_prior_tokens(chances, shift.variance)
+            weight, share = self.card_prior_tokens(chances, shift.variance)
             self.own = 1.0 / sqrt((total + weight * len(self.card)) * variance)  # of the log odds beside all others
             self.deviation = sqrt(self.own**2 + shift.deviation**2)  # of the log odds
             self.relative = sqrt(self.own**2 + shift.own**2)  # beside those of other drafters
@@ -62,28 +62,31 @@ class AcceptanceCounts(Learner):
             chances = [rate] * len(self.tried)
             self.own = self.deviation = self.relative = 1.0 / sqrt((total + 2.0) * variance)
         self.odds = [
-            (k + weight * p) / (n - k + weight * (1.0 - p))
+            (share * k + weight * p) / (share * (n - k) + weight * (1.0 - p))
             for k, n, p in zip(self.kept, self.tried, chances, strict=True)
         ]
 
-    def card_prior_tokens(self, chances: Sequence[float], variance: float) -> float:
-        """Tokens of evidence, at each position, that these chances, by the card, are worth.
+    def card_prior_tokens(self, chances: Sequence[float], variance: float) -> tuple[float, float]:
+        """Tokens of evidence, at each position, that these chances, by the card, are worth, and the share of its own
+        tokens that count against them.
 
         Of several drafters they are worth more, the less these differ from their cards (by this ``variance``), for what
-        differs at a position is no larger: a few unlucky tokens must not tell them apart. As far as the counts differ
-        by more than chance, they are worth less again.
+        differs at a position is no larger: a few unlucky tokens must not tell them apart, nor a few hard texts (as in
+        `relate`). As far as the counts differ by more than chance, they are worth less again.
         """
         config = self.config
         if not variance:
-            return config.card_prior_tokens
+            return config.card_prior_tokens, 1.0
         compared = []
         for k, n, p in zip(self.kept, self.tried, chances, strict=True):
             if n:
-                chance = 1.0 / (n * p * (1.0 - p))
-                move = (k - n * p) * chance
+                each = 1.0 / (n * p * (1.0 - p))
+                move, chance = (k - n * p) * each, each / config.drafter_share
                 compared.append((move * move - chance, chance))
-        seen, _ = learned_variance(variance, config.short_memory, compared, config)
-        return max(config.card_prior_tokens, 4.0 / max(seen, 4.0 / config.count_memory))
+        shown, _ = learned_variance(variance, config.short_memory, compared, config)
+        sure = beyond_chance(compared, config)
+        seen = max(shown, sure, 4.0 / config.count_memory)
+        return max(config.card_prior_tokens, 4.0 / seen), 1.0 if sure else config.drafter_share
 
     def chances(self, factor: float) -> list[float]:
         """Of tokens at each position, by the card with this factor on all odds; its last odds go on."""

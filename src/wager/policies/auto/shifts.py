@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import exp, sqrt
 
 from wager.policies.auto.config import AutoConfig
-from wager.policies.auto.moments import learned_variance
+from wager.policies.auto.moments import beyond_chance, learned_variance
 from wager.policies.base import Learner
 
 NOTICED = 0.01  # log odds by which a drafter has to move for anything to follow
@@ -73,26 +73,32 @@ def relate(shifts: Collection[Shift], between_drafter_variance: float, config: A
 
     The move of drafter i from its start is c + o[i], with c of variance 1 / `card_information`. The variance of o[i] is
     the one that cards tell, or a larger one that the drafters have shown. Of c each shows as much as
-    ``weight * information`` says; o[i] follows from what is left.
+    ``weight * information`` says; o[i] follows from what is left. For that a token counts for less, unless drafters
+    differ beyond all chance: one was run in harder texts than another, and tokens of one text are alike. How certain it
+    is stays as if all counted whole, or idle models would read more than that pays.
     """
-    variance = 0.0
+    variance, share = 0.0, 1.0
     if len(shifts) > 1:
         told = max(between_drafter_variance, 4.0 / config.count_memory)  # no less than can be known of one of them
-        variance = max(told, learned_variance(told, config.short_memory, _compared(shifts), config)[0])
+        compared = list(_compared(shifts, config.drafter_share))
+        shown, _ = learned_variance(told, config.short_memory, compared, config)
+        sure = 0.5 * beyond_chance(((2.0 * seen, chance) for seen, chance in compared), config)
+        variance, share = max(told, shown, sure), 1.0 if sure else config.drafter_share
     known = [(shift, 1.0 / (1.0 + variance * shift.information)) for shift in shifts]
     information = card_information(config) + sum(weight * shift.information for shift, weight in known)
     common = sum(weight * shift.evidence for shift, weight in known) / information
-    for shift, weight in known:  # where a drafter's own evidence decides, what is common matters little
-        own = variance * weight * (shift.evidence - common * shift.information)
+    for shift, certain in known:  # where a drafter's own evidence decides, what is common matters little
+        told = variance * share / (1.0 + variance * share * shift.information)
+        own = told * (shift.evidence - common * shift.information)
         shift.variance = variance
-        shift.place(common + own, sqrt(variance * weight), weight / sqrt(information))
+        shift.place(common + own, sqrt(variance * certain), certain / sqrt(information))
 
 
-def _compared(shifts: Collection[Shift]) -> Iterator[tuple[float, float]]:
+def _compared(shifts: Collection[Shift], share: float) -> Iterator[tuple[float, float]]:
     """Every drafter beside the one that is known best: the variance by these two alone, and what is by chance."""
     best = max(shifts, key=lambda shift: shift.information)
     for shift in shifts:
         if shift is not best and shift.information > 0.0:
-            chance = 1.0 / shift.information + 1.0 / best.information
+            chance = (1.0 / shift.information + 1.0 / best.information) / share
             difference = shift.evidence / shift.information - best.evidence / best.information
             yield 0.5 * (difference * difference - chance), chance
