@@ -23,6 +23,24 @@ def test_a_row_or_a_part_of_every_row_of_the_output_head_is_noticed(dtype: torch
     assert llama_weights(model) is not before
 
 
+def test_writes_are_noticed_whatever_the_layout_of_a_weight() -> None:
+    model = tiny()
+    inner, head, other = model.model.layers[0].self_attn.q_proj, model.lm_head, model.model.layers[1].mlp.up_proj
+    for linear in (inner, head):
+        linear.weight = torch.nn.Parameter(linear.weight.detach().t().contiguous().t())
+        assert not linear.weight.is_contiguous()
+    before = llama_weights(model)
+    assert before.current(model)
+    inside = [(inner.weight, slice(1, None)), (other.weight, (slice(None), slice(1, None)))]
+    for weight, part in [*inside, *((head.weight, slice(at, at + 1)) for at in (0, 1, 7, 23))]:
+        rows = weight.data[part]
+        kept = rows.clone()
+        rows *= 1.5
+        assert not before.current(model), part
+        rows.copy_(kept)
+        assert before.current(model)
+
+
 def test_weights_that_change_between_two_texts_are_noticed_by_begin_and_by_current() -> None:
     model = tiny()
     target = runner(model)

@@ -55,8 +55,8 @@ def modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def traits(model: torch.nn.Module, numbers: Sequence[str]) -> list[object]:
-    """Of every module its type, these numbers, hooks and a forward of its own, and where its tensors lie in which
-    version."""
+    """Of every module its type, these numbers, whether it has hooks or a forward of its own, and where its tensors lie in
+    which version."""
     found: list[object] = []
     add, waiting = found.append, [model]
     while waiting:  # hundreds of modules before every text: one loop without calls takes half as long
@@ -68,7 +68,7 @@ def traits(model: torch.nn.Module, numbers: Sequence[str]) -> list[object]:
         if held["_forward_hooks"] or held["_forward_pre_hooks"] or "_hf_hook" in held:
             add("hooked")
         if "forward" in held:
-            add(held["forward"])
+            add("forward")  # not itself: it may hold the model
         for name in numbers:
             if name in held:
                 add((name, held[name]))

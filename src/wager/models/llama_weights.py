@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Iterator
 from functools import partial
+from operator import mul
 from typing import Any, NamedTuple
 
 import torch
@@ -253,7 +254,7 @@ def _off(ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 
 ROW = 2  # numbers of a row of the output head that tell whether it was written, at least
-OTHER = 16  # and of any other weight
+OTHER = 16  # and of any other weight, at most
 _KNOWN: weakref.WeakKeyDictionary[Any, LlamaWeights] = weakref.WeakKeyDictionary()
 
 
@@ -277,9 +278,9 @@ class Samples:
 
     def __init__(self, model: Any) -> None:
         head = model.lm_head.weight.detach()
-        self.rows = _every(head, (head.shape[1] - 1) // ROW)
-        others = (weight for weight in model.parameters() if weight is not model.lm_head.weight)
-        self.others = [_every(weight.detach(), weight.numel() // OTHER) for weight in others]
+        step = max(1, (head.shape[1] - 1) // ROW)
+        self.rows = head.view(-1)[::step] if head.is_contiguous() else head[:, ::step]
+        self.others = [_diagonal(weight.detach()) for weight in model.parameters() if weight is not model.lm_head.weight]
         self.known = self.rows.clone(), torch.cat(self.others)
 
     def same(self) -> bool:
@@ -288,9 +289,11 @@ class Samples:
         return torch.equal(self.rows, rows) and torch.equal(torch.cat(self.others), others)
 
 
-def _every(weight: torch.Tensor, step: int) -> torch.Tensor:
-    """A view of every so manieth number of a weight; of one that is not contiguous the first row."""
-    return weight.view(-1)[:: max(1, step)] if weight.is_contiguous() else weight[(0,) * (weight.dim() - 1)]
+def _diagonal(weight: torch.Tensor) -> torch.Tensor:
+    """A view of some numbers of a weight, in one dimension: from its first to about its last row and column at once."""
+    count = min(OTHER, *weight.shape)
+    steps = ((size - 1) // max(1, count - 1) for size in weight.shape)
+    return weight.as_strided((count,), (sum(map(mul, steps, weight.stride())),), weight.storage_offset())
 
 
 def sample_of(model: Any) -> Any | None:
