@@ -63,6 +63,7 @@ def test_decision_bench_times_policies(cli: Wager, tmp_path: Path) -> None:
 
 SIMULATE = [
     ("--policy best", "unknown policy 'best'; choose from auto, off, fixed"),
+    ("--policy AUTO", "unknown policy 'AUTO' (did you mean 'auto'?)"),
     ("--policy ucbspek:reward=goodput", "unknown policy 'ucbspek' (did you mean 'ucbspec'?); choose from auto"),
     ("--policy ucbspec:beta=1", "has no parameter 'beta'; it takes delta, reward"),
     ("--policy ucbspec:delta=two", "is a number, not 'two'"),

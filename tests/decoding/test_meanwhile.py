@@ -5,11 +5,13 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+import torch
 from decoders import PROMPT, alike, tiny
 
 import wager
 from wager.cli.shown import Explaining
 from wager.core import OFF, Arm, Context, Round, Signal
+from wager.decoding import decoder as decoder_module
 from wager.decoding import loop
 from wager.decoding.hold import Hold
 from wager.drafters.draft_model import DraftModel
@@ -195,6 +197,33 @@ def test_the_next_choice_is_foreseen_and_who_proposes_for_it_selected_once(monke
     chosen = sum(event.startswith("choose") for event in policy.events)
     assert policy.hits >= chosen - 4, "all but the first, and at the end of the text"
     assert policy.events.count("select") <= chosen + 2
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 3])
+def test_nobody_proposes_for_a_first_round_without_room(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "WORK_ALONE", {"cpu"})
+    asked: list[int] = []
+    propose = PromptLookup.propose
+    monkeypatch.setattr(PromptLookup, "propose", lambda self, room: asked.append(room) or propose(self, room))
+    policy = Foreseeing((MATCH, DRAFT))
+    decoder = wager.Decoder(
+        tiny(), drafters=[DraftModel(alike(tiny()), "draft"), PromptLookup()], arms=policy.arms, policy=policy
+    )
+    decoder.generate(PROMPT, max_new_tokens=tokens, do_sample=False)
+    assert all(asked)
+    assert len(asked) == (tokens > 2)
+
+
+def test_a_draft_model_on_a_cpu_is_packed_though_its_target_is_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoder_module, "REPAID", 0)
+    monkeypatch.setattr(decoder_module, "works_alone", lambda device: device.index is None)
+    drafter = DraftModel(alike(tiny()), "draft")
+    decoder = wager.Decoder(tiny(), drafters=[drafter], arms=(OFF, DRAFT), policy=Late((DRAFT, OFF)))
+    decoder.generate(PROMPT, max_new_tokens=8, do_sample=False)
+    assert not drafter.runner.weights.packed, "it is on a device as well"
+    drafter.runner.device = torch.device("cpu", 0)
+    decoder.generate(PROMPT, max_new_tokens=8, do_sample=False)
+    assert drafter.runner.weights.packed
 
 
 def test_who_proposes_is_selected_anew_after_rounds_for_which_a_choice_stood(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from transformers import GenerationConfig
 from transformers.generation import utils
 
 import wager
+from wager.decoding.prepare import without_cache
 
 
 def caches(monkeypatch: pytest.MonkeyPatch, model: Any, **settings: Any) -> tuple[int, list[int]]:
@@ -30,3 +31,11 @@ def test_transformers_makes_no_cache_of_its_own_unless_it_is_asked_to(monkeypatc
         assert caches(monkeypatch, model, **how, **more) == (1, text)
     assert caches(monkeypatch, model, **how, use_cache=False) == (0, text)
     assert caches(monkeypatch, model, generation_config=GenerationConfig(**how)) == (1, text), "not to be mixed"
+
+
+def test_a_models_own_settings_of_a_cache_are_left_to_transformers() -> None:
+    model = tiny()
+    model.generation_config.cache_config = {}
+    assert without_cache({"max_new_tokens": 4}, model.generation_config) == {"max_new_tokens": 4, "use_cache": False}
+    model.generation_config.cache_config = {"backend": "quanto"}
+    assert without_cache({"max_new_tokens": 4}, model.generation_config) == {"max_new_tokens": 4}

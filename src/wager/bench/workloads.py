@@ -83,7 +83,7 @@ def prompts(
     """``count`` prompts of each task, always the same ones for a seed; of one part only, or of all."""
     for task in tasks:
         if task not in KNOWN:
-            raise ValueError(f"unknown task {task!r}{nearest(task, KNOWN)}; choose from {', '.join(KNOWN)}")
+            raise ValueError(f"unknown task {task!r}{nearest(str(task), KNOWN)}; choose from {', '.join(KNOWN)}")
     require(part in PARTS, f"unknown part {part!r} of the prompts; choose from {', '.join(PARTS)}")
     require(count >= 1, f"at least 1 prompt a task, not {count}")
     by_task: dict[str, list[str]] = {task: [] for task in KNOWN}

@@ -66,7 +66,8 @@ class Context:
     batch: int = 1  # requests decoding in this step
     tokens: int = 0  # generated so far
     previous: Arm | None = None
-    lag: Mapping[str, int] = field(default_factory=dict)  # drafter -> tokens it must catch up on before it can draft
+    # drafter -> tokens it must catch up on before it can draft, of those known when the context is made
+    lag: Mapping[str, int] = field(default_factory=dict)
     hints: Mapping[str, Hint] = field(default_factory=dict)  # drafter -> what it says of its proposal
     # drafter -> other drafter -> leading tokens that both propose
     agreement: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

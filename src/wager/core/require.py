@@ -19,8 +19,9 @@ def require_type(ok: bool, what: str) -> None:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A guess at what a mistyped word should be, for behind it in a message; empty where none is near."""
-    near = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    spelled = {name.lower(): name for name in known}
+    near = get_close_matches(word.lower(), list(spelled), n=1, cutoff=0.6)
+    return f" (did you mean {spelled[near[0]]!r}?)" if near else ""
 
 
 def is_whole(value: object) -> bool:

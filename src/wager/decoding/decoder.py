@@ -216,10 +216,14 @@ class Decoder:
         """What the first token does not wait for: packed weights, then, where they are unknown, the costs of rounds."""
         if target.device.type == "cpu" and self._generated + self.loop.stopping.limit - len(text) < REPAID:
             return  # a short text goes without; the next one may be due
-        for one in (target, *(drafter.runner for drafter in self.drafters.values() if drafter.runner is not None)):
+        for one in self._runners(target):
             one.pack()
         if unknown:
             self._calibrate(text)
+
+    def _runners(self, target: Runner) -> list[Any]:
+        """Of the target and of the models that draft for it."""
+        return [target, *(drafter.runner for drafter in self.drafters.values() if drafter.runner is not None)]
 
     def _calibrate(self, text: Sequence[int]) -> None:
         """Time rounds on the text that the target holds, or take what is remembered, and tell the policy."""
@@ -323,7 +327,8 @@ class Decoder:
             self.hold = None
         needs = EVERYTHING if self.trace is not None else self.policy.needs
         unknown = self._calibration is None and Signal.COSTS in self.policy.needs and target is self.target
-        due = unknown or not works_alone(target.device)  # else the first choice is made while the prompt is read
+        # Where nothing is due the first choice is made while the prompt is read.
+        due = unknown or not all(works_alone(one.device) for one in self._runners(target))
         ready = partial(self._prepare_rounds, target, unknown) if due else None
         kinds, features = kinds_of(drafter.card for drafter in self.drafters.values()), self.prompts.features
         self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, features, ready, self.hold, kinds)

@@ -239,9 +239,11 @@ class Loop(Rounds):
     def _choose_first(self) -> None:
         """While the device reads the prompt: choose for the first round, if no proposals are wanted."""
         remaining = self.stopping.limit - len(self.text) - 1  # that forward gives a token
-        context = self._before(None, max(0, remaining))
+        if remaining < 2:  # no draft has room
+            return
+        context = self._before(None, remaining)
         self.wanted = self.policy.select_drafters(context) if self.cheap else ()
-        if remaining > 0 and not self.wanted:
+        if not self.wanted:
             self.chosen = context, self.policy.choose(context)
 
     def _before(self, previous: Arm | None, remaining: int, *, unobserved: bool = False) -> Context:

@@ -86,7 +86,7 @@ class Prepared:
 
 def without_cache(settings: dict[str, Any], config: Any) -> dict[str, Any]:
     """The same settings; transformers need not make a cache of its own, unless they speak of one."""
-    if settings.keys() & SPEAK_OF_CACHES or config.cache_implementation:
+    if settings.keys() & SPEAK_OF_CACHES or config.cache_implementation or config.cache_config:
         return settings
     return {**settings, "use_cache": False}
 
