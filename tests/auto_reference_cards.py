@@ -16,11 +16,6 @@ def learned(told: float, compared: list[tuple[float, float]]) -> float:
 SHARE = 0.25  # of a token, where drafters are compared that were run in other texts
 
 
-def beyond(compared: list[tuple[float, float]]) -> float:
-    """The largest variance by one comparison, of differences of more than 3.2 standard deviations."""
-    return max([seen for seen, chance in compared if seen + chance > 3.2**2 * chance], default=0.0)
-
-
 class SlowCards:
     """The part of the reference of `auto` that knows of cards."""
 
@@ -33,7 +28,7 @@ class SlowCards:
         rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
         if not counts.card:
             return 1 / math.sqrt((sum(counts.tried) + 2) * rate * (1 - rate)), 0.0, 0.0
-        tokens, _ = self.card_prior_tokens(key)
+        tokens = self.card_prior_tokens(key)
         own = 1 / math.sqrt((sum(counts.tried) + tokens * len(counts.card)) * rate * (1 - rate))
         _, covariance = self.moved()
         at = 1 + list(self.known.positional.shifts).index(key.partition("@")[0])
@@ -41,42 +36,38 @@ class SlowCards:
         whole = covariance[0, 0] + 2 * covariance[at, 0] + covariance[at, at]
         return own, math.sqrt(max(0.0, whole - common**2)), common
 
-    def variance(self) -> tuple[float, float]:
-        """Of what is not common to the distances of drafters from their cards: as these tell, or as it shows; and the
-        share of their tokens that tell of it."""
+    def variance(self) -> float:
+        """Of what is not common to the distances of drafters from their cards: as these tell, or as it shows."""
         shifts = list(self.known.positional.shifts.values())
         told = max(self.known.positional.between_drafter_variance, 0.004)
-        best = max(shifts, key=lambda shift: shift.information)
-        compared, whole = [], []
+        best = max(shifts, key=lambda shift: shift.long_information)
+        compared = []
         for other in shifts:
-            if other is not best and other.information:
-                chance = (1 / other.information + 1 / best.information) / SHARE
-                move = other.evidence / other.information - best.evidence / best.information
+            if other is not best and other.long_information:
+                chance = 1 / other.long_information + 1 / best.long_information
+                move = other.long_evidence / other.long_information - best.long_evidence / best.long_information
                 compared.append((0.5 * (move**2 - chance), chance))
-                whole.append((move**2 - chance, chance))
-        sure = beyond(whole) / 2
-        return max(told, learned(told, compared), sure), 1.0 if sure else SHARE
+        return max(told, learned(told, compared))
 
     def moved(self) -> tuple[np.ndarray, np.ndarray]:
-        """What all drafters' distances from their cards have in common, and the rest of each: means and covariance, by
-        Gaussian conditioning on what each drafter has shown of the sum; of the rest the mean follows from what is
-        common as it is, and a share of the drafter's tokens."""
+        """What all drafters' distances from their cards have in common, by the latest tokens, and the rest of each, by
+        more of them: means, and the covariance by the latest."""
         shifts = list(self.known.positional.shifts.values())
-        variance, share = self.variance() if len(shifts) > 1 else (0.0, 1.0)
-        prior = np.diag([4.0] + [1 / variance if variance else 1e12] * len(shifts))
-        seen = np.zeros(1 + len(shifts))
-        for at, shift in enumerate(shifts, 1):
-            both = np.zeros(1 + len(shifts))
+        means, covariance = self.conditioned([(shift.evidence, shift.information) for shift in shifts])
+        rest, _ = self.conditioned([(shift.long_evidence, shift.long_information) for shift in shifts])
+        return np.array([means[0], *rest[1:]]), covariance
+
+    def conditioned(self, shown: list[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+        """The same by Gaussian conditioning on what each drafter has shown of the sum."""
+        prior = np.diag([4.0] + [1 / self.variance() if len(shown) > 1 else 1e12] * len(shown))
+        seen = np.zeros(1 + len(shown))
+        for at, (evidence, information) in enumerate(shown, 1):
+            both = np.zeros(1 + len(shown))
             both[[0, at]] = 1.0
-            prior += shift.information * np.outer(both, both)
-            seen += shift.evidence * both
+            prior += information * np.outer(both, both)
+            seen += evidence * both
         covariance = np.linalg.inv(prior)
-        means = covariance @ seen
-        for at, shift in enumerate(shifts, 1):
-            if variance and shift.information:
-                rest = shift.evidence / shift.information - means[0]
-                means[at] = rest * variance / (variance + 1 / (share * shift.information))
-        return means, covariance
+        return covariance @ seen, covariance
 
     def distance(self, name: str) -> float:
         """Of a drafter's log odds from those on its card."""
@@ -84,19 +75,21 @@ class SlowCards:
         means, _ = self.moved()
         return float(shifts[name].start + means[0] + means[1 + list(shifts).index(name)])
 
-    def card_prior_tokens(self, key: str) -> tuple[float, float]:
-        """Tokens at each position that the proportions on a card are worth, and the share of its own that counts."""
+    def share(self) -> float:
+        """Of a token that counts at a position."""
+        return SHARE if len(self.known.positional.shifts) > 1 else 1.0
+
+    def card_prior_tokens(self, key: str) -> float:
+        """Tokens at each position that the proportions on a card are worth."""
         if len(self.known.positional.shifts) < 2:
-            return 50.0, 1.0
+            return 50.0
         counts, compared = self.known.positional.counts[key], []
         for k, n, p in zip(counts.kept, counts.tried, self.by_card(key), strict=True):
             if n:
                 each = 1 / (n * p * (1 - p))
-                chance = each / SHARE
+                chance = each / self.share()
                 compared.append((((k - n * p) * each) ** 2 - chance, chance))
-        sure = beyond(compared)
-        tokens = max(50.0, 4 / max(0.004, learned(self.variance()[0], compared), sure))
-        return tokens, 1.0 if sure else SHARE
+        return max(50.0, 4 / max(0.004, learned(self.variance(), compared)))
 
     def by_card(self, key: str) -> list[float]:
         """Chance at each position: by the card, moved as far as the drafter is from it."""
@@ -111,6 +104,6 @@ class SlowCards:
         rate = (sum(counts.kept) + 1) / (sum(counts.tried) + 2)
         expected, tokens, share = [rate] * len(counts.tried), 8.0, 1.0
         if counts.card:
-            expected, (tokens, share) = self.by_card(key), self.card_prior_tokens(key)
+            expected, tokens, share = self.by_card(key), self.card_prior_tokens(key), self.share()
         pairs = zip(counts.kept, counts.tried, expected, strict=True)
         return [(share * k + tokens * p) / (share * (n - k) + tokens * (1 - p)) for k, n, p in pairs][:length]

@@ -55,8 +55,8 @@ def modules(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def traits(model: torch.nn.Module, numbers: Sequence[str]) -> list[object]:
-    """Of every module its type, these numbers, whether it has hooks or a forward of its own, and where its tensors lie in
-    which version."""
+    """Of every module its type, these numbers, whether it has hooks or a forward of its own, and where its tensors lie
+    in which version."""
     found: list[object] = []
     add, waiting = found.append, [model]
     while waiting:  # hundreds of modules before every text: one loop without calls takes half as long

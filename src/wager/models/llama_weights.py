@@ -280,7 +280,8 @@ class Samples:
         head = model.lm_head.weight.detach()
         step = max(1, (head.shape[1] - 1) // ROW)
         self.rows = head.view(-1)[::step] if head.is_contiguous() else head[:, ::step]
-        self.others = [_diagonal(weight.detach()) for weight in model.parameters() if weight is not model.lm_head.weight]
+        others = (weight for weight in model.parameters() if weight is not model.lm_head.weight)
+        self.others = [_diagonal(weight.detach()) for weight in others]
         self.known = self.rows.clone(), torch.cat(self.others)
 
     def same(self) -> bool:

@@ -98,6 +98,27 @@ def test_luck_with_texts_does_not_tell_heads_apart_that_are_alike() -> None:
     assert np.std(off) < 0.03
 
 
+@pytest.mark.parametrize(("cards", "texts"), [((0.6, 0.6), 30), ((0.6, 0.62), 60), ((0.6, 0.66), 120)])
+@pytest.mark.parametrize("deviation", [0.0, 0.33])
+def test_the_better_of_two_heads_is_known_after_some_texts_whatever_their_cards(
+    deviation: float, cards: tuple[float, float], texts: int
+) -> None:
+    """One accepts 0.66 of its tokens, the other 0.6; texts are easier or harder by so many log odds."""
+    right = 0
+    for seed in range(8):
+        rng, model = np.random.default_rng(seed), positional(0.002, "x", card=cards[:1] * 4)
+        model.expect("y", cards[1:] * 4)
+        for text in range(texts):
+            name, rate = (("x", 0.66), ("y", 0.6))[text % 2]
+            odds = rate / (1.0 - rate) * math.exp(rng.normal(0.0, deviation))
+            for _ in range(35):
+                model.learn(name, run_of(rng, [odds / (1.0 + odds)] * 4), 4)
+        model.settle_learned()
+        better, other = (model.tokens(model.counts[name].odds, 1.0)[4] for name in "xy")
+        right += better > other
+    assert right >= 7
+
+
 def test_a_few_lucky_positions_tell_nothing_where_cards_hardly_differ() -> None:
     """One head alone learns its own; beside others, positions that differ from the card by luck decide nothing."""
     off: list[list[float]] = []
@@ -126,7 +147,7 @@ def test_drafters_that_are_not_as_on_their_cards_are_known_in_the_end(variance: 
         odds = [model.counts[name].odds for name in truth]
         found.append([(own[0] / (1.0 + own[0]), model.tokens(own, 1.0)[4]) for own in odds])
     expected = [(rate, sum(rate**n for n in range(5))) for rate in truth.values()]
-    assert np.mean(found, axis=0) == pytest.approx(np.array(expected), rel=0.06)
+    assert np.mean(found, axis=0) == pytest.approx(np.array(expected), rel=0.03)
 
 
 def test_positions_that_are_not_as_on_the_card_are_known_in_the_end() -> None:
@@ -141,7 +162,8 @@ def test_positions_that_are_not_as_on_the_card_are_known_in_the_end() -> None:
         tokens.append(model.tokens(odds, 1.0)[4])
     # few drafts come as far as the last positions, and 50 tokens of the card stay at each
     assert chances[0] == pytest.approx((0.73, 0.51, 0.40, 0.40), abs=0.05)
-    assert chances[1] == pytest.approx(chances[0], abs=0.01)
+    # beside another they are of more tokens
+    assert chances[1] == pytest.approx(chances[0], abs=0.02)
     assert tokens == pytest.approx([1.0 + sum(accumulate(truth, mul))] * 2, rel=0.03)
 
 
@@ -161,4 +183,4 @@ def test_a_loaded_state_goes_on_with_what_drafters_have_shown_though_cards_are_t
     for name in "xy":
         odds = first.positional.counts[name].odds
         assert second.positional.counts[name].odds == pytest.approx(odds, rel=NOTICED)
-        assert second.positional.shifts[name].variance == first.positional.shifts[name].variance > 0.015
+        assert second.positional.shifts[name].variance == first.positional.shifts[name].variance > 0.02

@@ -29,13 +29,13 @@ def first_difference(slow: type[Slow]) -> str:
     return next((found for seconds in (0.002, 0.006, 0.02) if (found := part_from(slow, seconds))), "")
 
 
-OTHER_CARDS: list[dict[str, Any]] = [{}, {"told": 0.002}, {"told": 0.002, "readers": frozenset("w")}]
+OTHER_CARDS: list[dict[str, Any]] = [{}, {"told": 0.002}, {"told": 0.25, "readers": frozenset("u")}]
 OTHER_CARDS += [{"told": 0.002, "rates": {"w": 0.95, "v": 0.5, "u": 0.1}}]
 
 
 def first_difference_of_several(slow: type[Slow]) -> str:
-    """The same with several models, of which the cards tell nothing, or that they differ little in a text, though they
-    may differ much: all of them can read without drafting, or one can."""
+    """The same with several models, of which the cards tell nothing, or how much they differ in a text, though they may
+    differ more: all of them can read without drafting, or one can."""
     return next((found for how in OTHER_CARDS if (found := part_from(slow, 0.002, SEVERAL, **how))), "")
 
 
@@ -192,29 +192,36 @@ class NothingCommon(Slow):
 class OwnProportions(Slow):
     """Trusts the counts of one drafter's positions, though cards say that drafters hardly differ."""
 
-    def card_prior_tokens(self, key: str) -> tuple[float, float]:
-        return 50.0, super().card_prior_tokens(key)[1]
+    def card_prior_tokens(self, key: str) -> float:
+        return 50.0
 
 
 class ProportionsOfCards(Slow):
     """Trusts the cards at each position, however far the counts are from them."""
 
-    def card_prior_tokens(self, key: str) -> tuple[float, float]:
-        return max(50.0, 4 / self.variance()[0]), super().card_prior_tokens(key)[1]
+    def card_prior_tokens(self, key: str) -> float:
+        return max(50.0, 4 / self.variance())
 
 
 class LuckWithTexts(Slow):
     """Takes what a drafter showed in the texts in which it was run for what it would show in others."""
 
-    def variance(self) -> tuple[float, float]:
-        return super().variance()[0], 1.0
+    def conditioned(self, shown: list[tuple[float, float]]) -> tuple[np.ndarray, np.ndarray]:
+        return super().conditioned([(s.evidence, s.information) for s in self.known.positional.shifts.values()])
+
+
+class LuckAtPositions(Slow):
+    """The same of what it showed at one position."""
+
+    def share(self) -> float:
+        return 1.0
 
 
 class VarianceOfCards(Slow):
     """Believes the cards that drafters hardly differ, whatever these have shown."""
 
-    def variance(self) -> tuple[float, float]:
-        return max(0.004, self.known.positional.between_drafter_variance), super().variance()[1]
+    def variance(self) -> float:
+        return max(0.004, self.known.positional.between_drafter_variance)
 
 
 class AlwaysDrawn(Slow):
@@ -242,7 +249,8 @@ class SpreadChange(Slow):
 
 
 SEVERAL_MISTAKEN = [NoShift, WholeShift, TextsDifferAlike, NothingCommon, OwnProportions, ProportionsOfCards,
-                    LuckWithTexts, VarianceOfCards, AlwaysDrawn, AllRead, FreeChange, SpreadChange]  # fmt: skip
+                    LuckWithTexts, LuckAtPositions, VarianceOfCards, AlwaysDrawn, AllRead, FreeChange,
+                    SpreadChange]  # fmt: skip
 
 
 @pytest.mark.parametrize("mistaken", SEVERAL_MISTAKEN)

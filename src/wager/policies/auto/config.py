@@ -14,7 +14,7 @@ class AutoConfig:
     shrinkage: float = 8.0  # tokens of evidence that what is known otherwise is worth: a mean, or no gain at all
     change_deviations: float = 3.2  # standard deviations that count as a change; by chance once in some 700 checks
     kind_share: float = 0.5  # of what a token tells of its text's kind that counts: tokens of one text are alike
-    drafter_share: float = 0.25  # and of how its drafter differs from others with cards, which were run in other texts
+    drafter_share: float = 0.25  # and of how its drafter differs from others with cards, by so many more tokens
 
     # Latency
     token_share: float = 0.05  # of plain decoding's seconds that one more token takes, before it was measured
@@ -35,6 +35,7 @@ class AutoConfig:
     # What follows from round_memory: replay cannot tell half or double of these.
     short_memory: float = field(init=False)  # rounds or tokens: acceptance in a text, latency now, recent changes
     count_memory: float = field(init=False)  # tokens of evidence on acceptance; older ones fade, to learn what changes
+    long_count_memory: float = field(init=False)  # the same where a share of each counts: what tells drafters apart
     probe_interval: int = field(init=False)  # rounds without plain decoding, or of nothing else, until one is timed
     trial_share: float = field(init=False)  # of rounds, steps or tokens that may be spent on learning
     card_prior_tokens: float = field(init=False)  # evidence, at each position, that a card's proportions are worth
@@ -43,6 +44,7 @@ class AutoConfig:
     def __post_init__(self) -> None:
         memory, interval = self.round_memory, round(2 * self.round_memory)
         derived = {"short_memory": sqrt(memory), "count_memory": sqrt(memory) * memory}
+        derived["long_count_memory"] = derived["count_memory"] / self.drafter_share
         derived |= {"card_prior_tokens": 0.5 * memory, "draw_memory": sqrt(memory)}
         for name, value in {**derived, "probe_interval": interval, "trial_share": 1.0 / interval}.items():
             object.__setattr__(self, name, value)

@@ -21,10 +21,3 @@ def learned_variance(
             weight = most
         variance += share / weight * (seen - variance)
     return variance, weight
-
-
-def beyond_chance(compared: Iterable[tuple[float, float]], config: AutoConfig) -> float:
-    """The largest variance by one comparison alone, of those whose difference is as large as one that counts as a
-    change; 0 if there is none."""
-    least = config.change_deviations**2 - 1.0
-    return max((seen for seen, chance in compared if seen > least * chance), default=0.0)

@@ -19,7 +19,7 @@ import numpy as np
 from wager.core import Round
 from wager.policies.auto.config import AutoConfig
 from wager.policies.auto.kinds import TextKind
-from wager.policies.auto.moments import beyond_chance, learned_variance
+from wager.policies.auto.moments import learned_variance
 from wager.policies.auto.shifts import NOTICED, Shift, card_information, relate
 from wager.policies.base import Learner
 
@@ -31,7 +31,7 @@ class AcceptanceCounts(Learner):
 
     __slots__ = (
         *("card", "config", "deviation", "factor", "kept", "latest", "odds"),
-        *("own", "rate", "relative", "shift", "total", "tried"),
+        *("own", "rate", "relative", "share", "shift", "total", "tried"),
     )
     learned = ("tried", "kept", "latest", "card")
 
@@ -48,13 +48,15 @@ class AcceptanceCounts(Learner):
         """What follows from the counts: the odds at each position, drawn towards the card, or the rate over all."""
         self.total = total = sum(self.tried)
         self.rate = rate = (sum(self.kept) + 1.0) / (total + 2.0)
-        weight, variance, share = self.config.shrinkage, rate * (1.0 - rate), 1.0
+        weight, variance = self.config.shrinkage, rate * (1.0 - rate)
+        # Of a token that counts: a part where drafters are compared that were run in other texts (`relate`).
+        self.share = share = self.config.drafter_share if self.shift is not None and self.shift.variance else 1.0
         self.factor = 0.0  # of the shift that this follows from
         if self.card and self.shift is not None:
             shift = self.shift
             self.factor = shift.factor
             chances = self.chances(shift.factor)
-            weight, share = self.card_prior_tokens(chances, shift.variance)
+            weight = self.card_prior_tokens(chances, shift.variance)
             self.own = 1.0 / sqrt((total + weight * len(self.card)) * variance)  # of the log odds beside all others
             self.deviation = sqrt(self.own**2 + shift.deviation**2)  # of the log odds
             self.relative = sqrt(self.own**2 + shift.own**2)  # beside those of other drafters
@@ -66,27 +68,24 @@ class AcceptanceCounts(Learner):
             for k, n, p in zip(self.kept, self.tried, chances, strict=True)
         ]
 
-    def card_prior_tokens(self, chances: Sequence[float], variance: float) -> tuple[float, float]:
-        """Tokens of evidence, at each position, that these chances, by the card, are worth, and the share of its own
-        tokens that count against them.
+    def card_prior_tokens(self, chances: Sequence[float], variance: float) -> float:
+        """Tokens of evidence, at each position, that these chances, by the card, are worth.
 
         Of several drafters they are worth more, the less these differ from their cards (by this ``variance``), for what
-        differs at a position is no larger: a few unlucky tokens must not tell them apart, nor a few hard texts (as in
-        `relate`). As far as the counts differ by more than chance, they are worth less again.
+        differs at a position is no larger: a few unlucky tokens must not tell them apart. As far as the counts differ
+        by more than chance, they are worth less again.
         """
         config = self.config
         if not variance:
-            return config.card_prior_tokens, 1.0
+            return config.card_prior_tokens
         compared = []
         for k, n, p in zip(self.kept, self.tried, chances, strict=True):
             if n:
                 each = 1.0 / (n * p * (1.0 - p))
-                move, chance = (k - n * p) * each, each / config.drafter_share
+                move, chance = (k - n * p) * each, each / self.share
                 compared.append((move * move - chance, chance))
-        shown, _ = learned_variance(variance, config.short_memory, compared, config)
-        sure = beyond_chance(compared, config)
-        seen = max(shown, sure, 4.0 / config.count_memory)
-        return max(config.card_prior_tokens, 4.0 / seen), 1.0 if sure else config.drafter_share
+        seen, _ = learned_variance(variance, config.short_memory, compared, config)
+        return max(config.card_prior_tokens, 4.0 / max(seen, 4.0 / config.count_memory))
 
     def chances(self, factor: float) -> list[float]:
         """Of tokens at each position, by the card with this factor on all odds; its last odds go on."""
@@ -105,6 +104,13 @@ class AcceptanceCounts(Learner):
         """Leave so many tokens of evidence."""
         keep = tokens / self.total
         self.tried, self.kept = [x * keep for x in self.tried], [x * keep for x in self.kept]
+
+    def forget(self) -> None:
+        """Let the oldest tokens fade; of which a part counts, more are remembered."""
+        memory = self.config.count_memory if self.share == 1.0 else self.config.long_count_memory
+        if self.total > 1.1 * memory:
+            self.fade(memory)
+            self.settle()
 
 
 def _moved(kept: float, tried: float, factor: float) -> float:
@@ -236,7 +242,7 @@ class PositionalAcceptance(Learner):
         were verified there, and leave the positions' proportions as they are. Several may have read the same tokens, so
         nothing fades by this.
         """
-        own, config, count = self.of(key, 1), self.config, len(hits)
+        own, count = self.of(key, 1), len(hits)
         chances = [x / (1.0 + x) for x in own.odds]
         at = own.tried if own.total else list(accumulate(chances[:-1], mul, initial=1.0))
         total, expected = sum(at), sum(n * p for n, p in zip(at, chances, strict=True))
@@ -247,9 +253,7 @@ class PositionalAcceptance(Learner):
             own.kept[j] += k
         self._shift(key, own, tried, kept)
         own.settle()
-        if own.total > 1.1 * config.count_memory:
-            own.fade(config.count_memory)
-            own.settle()
+        own.forget()
         return [own.rate] * count
 
     def fade(self, tokens: float) -> None:
@@ -306,9 +310,7 @@ class PositionalAcceptance(Learner):
             if (hits - rate * n) ** 2 > config.change_deviations**2 * rate * (1 - rate) * n:
                 self._changed(own)
                 return True
-            if total > 1.1 * config.count_memory:
-                own.fade(config.count_memory)
-                own.settle()
+            own.forget()
         return False
 
     def _shift(self, key: str, own: AcceptanceCounts, tried: Sequence[float], kept: Sequence[float]) -> None:

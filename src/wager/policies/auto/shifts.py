@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 from math import exp, sqrt
 
 from wager.policies.auto.config import AutoConfig
-from wager.policies.auto.moments import beyond_chance, learned_variance
+from wager.policies.auto.moments import learned_variance
 from wager.policies.base import Learner
 
 NOTICED = 0.01  # log odds by which a drafter has to move for anything to follow
@@ -14,10 +14,10 @@ class Shift(Learner):
     """By how much the log odds of all of a drafter's chains and trees differ from those on its card."""
 
     __slots__ = (
-        *("common", "config", "deviation", "evidence", "factor"),
-        *("information", "kind", "own", "start", "value", "variance"),
+        *("common", "config", "deviation", "evidence", "factor", "information", "kind"),
+        *("long_evidence", "long_information", "own", "start", "value", "variance"),
     )
-    learned = ("start", "evidence", "information", "kind")
+    learned = ("start", "evidence", "information", "long_evidence", "long_information", "kind")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
@@ -26,6 +26,8 @@ class Shift(Learner):
         # Since then: the sum of p (1 - p) over tokens, and the same with each times the move from the start that it
         # shows; both fade.
         self.information = self.evidence = 0.0
+        # The same of more tokens, of each of which a part counts (``drafter_share``).
+        self.long_information = self.long_evidence = 0.0
         self.variance = 0.0  # of what is the drafter's own; 0: there is no other drafter with a card
         self.place(0.0, 0.0, 0.0)
 
@@ -48,17 +50,23 @@ class Shift(Learner):
             chance = x / (1.0 + x)
             surplus += (kept[at] if at < len(kept) else 0.0) - n * chance
             information += n * chance * (1.0 - chance)
-        self.evidence += surplus + information * (self.value - self.start)
+        evidence, share = surplus + information * (self.value - self.start), self.config.drafter_share
+        self.evidence += evidence
         self.information += information
+        self.long_evidence += share * evidence
+        self.long_information += share * information
 
     def fade(self, tokens: float) -> None:
         """So many tokens of the text later."""
         keep = 1.0 - tokens / (tokens + self.config.count_memory)
         self.evidence, self.information = keep * self.evidence, keep * self.information
+        keep = 1.0 - tokens / (tokens + self.config.long_count_memory)
+        self.long_evidence, self.long_information = keep * self.long_evidence, keep * self.long_information
 
     def begin(self) -> None:
         """Something has changed: it is as little known as at first."""
         self.start, self.evidence, self.information = self.value, 0.0, 0.0
+        self.long_evidence = self.long_information = 0.0
 
 
 def card_information(config: AutoConfig) -> float:
@@ -72,33 +80,37 @@ def relate(shifts: Collection[Shift], between_drafter_variance: float, config: A
     that each drafter differs from its card by itself (random effects).
 
     The move of drafter i from its start is c + o[i], with c of variance 1 / `card_information`. The variance of o[i] is
-    the one that cards tell, or a larger one that the drafters have shown. Of c each shows as much as
-    ``weight * information`` says; o[i] follows from what is left. For that a token counts for less, unless drafters
-    differ beyond all chance: one was run in harder texts than another, and tokens of one text are alike. How certain it
-    is stays as if all counted whole, or idle models would read more than that pays.
+    the one that cards tell, or a larger one that the drafters have shown. c is of the latest texts. o[i] is of more of
+    them: one drafter was run in harder texts than another, and tokens of one text are alike, so it takes many texts to
+    tell drafters apart. How certain o[i] is counts by the latest tokens, or idle models would read more than that pays.
     """
-    variance, share = 0.0, 1.0
+    variance = 0.0
     if len(shifts) > 1:
         told = max(between_drafter_variance, 4.0 / config.count_memory)  # no less than can be known of one of them
-        compared = list(_compared(shifts, config.drafter_share))
-        shown, _ = learned_variance(told, config.short_memory, compared, config)
-        sure = 0.5 * beyond_chance(((2.0 * seen, chance) for seen, chance in compared), config)
-        variance, share = max(told, shown, sure), 1.0 if sure else config.drafter_share
-    known = [(shift, 1.0 / (1.0 + variance * shift.information)) for shift in shifts]
-    information = card_information(config) + sum(weight * shift.information for shift, weight in known)
-    common = sum(weight * shift.evidence for shift, weight in known) / information
-    for shift, certain in known:  # where a drafter's own evidence decides, what is common matters little
-        told = variance * share / (1.0 + variance * share * shift.information)
-        own = told * (shift.evidence - common * shift.information)
-        shift.variance = variance
-        shift.place(common + own, sqrt(variance * certain), certain / sqrt(information))
+        variance = max(told, learned_variance(told, config.short_memory, _compared(shifts), config)[0])
+    certain, common, information = _in_common([(s.evidence, s.information) for s in shifts], variance, config)
+    weights, usual, _ = _in_common([(s.long_evidence, s.long_information) for s in shifts], variance, config)
+    for shift, weight, known in zip(shifts, weights, certain, strict=True):
+        own = variance * weight * (shift.long_evidence - usual * shift.long_information)
+        shift.variance = variance  # where a drafter's own evidence decides, what is common matters little
+        shift.place(common + own, sqrt(variance * known), known / sqrt(information))
 
 
-def _compared(shifts: Collection[Shift], share: float) -> Iterator[tuple[float, float]]:
+def _in_common(
+    shown: Sequence[tuple[float, float]], variance: float, config: AutoConfig
+) -> tuple[list[float], float, float]:
+    """From each drafter's evidence and information: how far what is common decides its move, that, and the information
+    on it."""
+    weights = [1.0 / (1.0 + variance * information) for _, information in shown]
+    known = card_information(config) + sum(w * information for w, (_, information) in zip(weights, shown, strict=True))
+    return weights, sum(w * evidence for w, (evidence, _) in zip(weights, shown, strict=True)) / known, known
+
+
+def _compared(shifts: Collection[Shift]) -> Iterator[tuple[float, float]]:
     """Every drafter beside the one that is known best: the variance by these two alone, and what is by chance."""
-    best = max(shifts, key=lambda shift: shift.information)
+    best = max(shifts, key=lambda shift: shift.long_information)
     for shift in shifts:
-        if shift is not best and shift.information > 0.0:
-            chance = (1.0 / shift.information + 1.0 / best.information) / share
-            difference = shift.evidence / shift.information - best.evidence / best.information
+        if shift is not best and shift.long_information > 0.0:
+            chance = 1.0 / shift.long_information + 1.0 / best.long_information
+            difference = shift.long_evidence / shift.long_information - best.long_evidence / best.long_information
             yield 0.5 * (difference * difference - chance), chance
