@@ -38,7 +38,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {**SHAPE, "sliding_window": None},
     "mistral, window": {**SHAPE, "sliding_window": 12},
     "gemma2": {**SHAPE, "sliding_window": 12},
-    "llama4_text": {**SHAPE, "attention_chunk_size": 16, "num_local_experts": 2, "intermediate_size_mlp": 48},
+    "llama4_text": {
+        **SHAPE,
+        "attention_chunk_size": 16,
+        "num_local_experts": 2,
+        "intermediate_size_mlp": 48,
+        "attn_temperature_tuning": False,
+    },  # fmt: skip
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, **ODD},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, **ODD},
 }

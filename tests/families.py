@@ -98,7 +98,7 @@ ALL = [
     family("ernie4_5_moe", FAST, note="experts"),
     family("hunyuan_v1_moe", note="experts"),
     family("glm4_moe", note="experts"),
-    family("llama4_text", note="experts, chunked attention", attention_chunk_size=16),
+    family("llama4_text", trees=False, note="experts, chunked attention", attention_chunk_size=16),
     family("deepseek_v2", note="latent attention, experts", **MLA),
     family("deepseek_v3", note="latent attention, experts", **MLA),
     family(

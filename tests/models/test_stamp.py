@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from decoders import ours, plain
+from decoders import tiny as made
 from heads import tiny
 
+import wager
+from wager.models.llama_runner import LlamaRunner
 from wager.models.llama_weights import llama_weights
 from wager.models.select import current, runner
 
@@ -51,3 +55,31 @@ def test_weights_that_change_between_two_texts_are_noticed_by_begin_and_by_curre
         model.lm_head.weight.mul_(2.0)
     target.begin()
     assert target.weights is not weights  # type: ignore[attr-defined]
+
+
+def test_a_configuration_that_changes_under_a_decoder_is_noticed() -> None:
+    for family, change in (("llama", {"num_hidden_layers": 1}), ("mistral", {"sliding_window": 5})):
+        model = made(family)
+        decoder = wager.Decoder(model, policy="random")
+        assert ours(decoder) == plain(model)
+        before = plain(model)
+        for name, value in change.items():
+            setattr(model.config, name, value)
+        assert plain(model) != before
+        assert ours(decoder) == plain(model)
+
+
+def test_a_cache_that_could_not_grow_grows_at_the_next_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made("llama")
+    decoder, tables = wager.Decoder(model, drafters="off"), LlamaRunner._rope_tables
+    ours(decoder)
+
+    def full(self: LlamaRunner, capacity: int) -> None:
+        monkeypatch.setattr(LlamaRunner, "_rope_tables", tables)
+        raise MemoryError
+
+    monkeypatch.setattr(LlamaRunner, "_rope_tables", full)
+    long = [1 + at % 60 for at in range(300)]
+    with pytest.raises(MemoryError):
+        ours(decoder, long)
+    assert ours(decoder, long) == plain(model, long)

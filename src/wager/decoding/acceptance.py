@@ -24,6 +24,11 @@ from torch import Generator, Tensor
 Tokens = Sequence[int]
 
 
+def _uniform(count: int, device: torch.device, generator: Generator | None) -> Tensor:
+    """Uniform numbers in [0, 1), whatever torch's default dtype: 16 bits are too few of them for rare tokens."""
+    return torch.rand(count, dtype=torch.float32, device=device, generator=generator)
+
+
 def accept_greedy(choices: Tokens, draft: Tokens) -> int:
     """How many drafted tokens are the target's own choices, ``choices`` holding one for each position and one after."""
     for at, token in enumerate(draft):
@@ -45,7 +50,7 @@ def accept_sampled(
     drafted = torch.tensor(draft, device=p.device)
     rows = torch.arange(count, device=p.device)
     kept_with = p[rows, drafted] if q is None else p[rows, drafted] / q[rows, drafted]
-    kept = torch.rand(count, device=p.device, generator=generator) < kept_with
+    kept = _uniform(count, p.device, generator) < kept_with
     accepted = kept.cumprod(0).sum()  # stays on the device: one transfer a round, at the end
     at = p.index_select(0, accepted[None])[0]
     edge = accepted.clamp(max=count - 1)
@@ -106,7 +111,7 @@ def _accept_certain(
     path: list[int] = []
     if tokens:
         rows, drafted = torch.tensor((parents, tokens), device=p.device)
-        uniforms = torch.rand(len(tokens), device=p.device, generator=generator)
+        uniforms = _uniform(len(tokens), p.device, generator)
         chances, uniform_of = torch.stack((p[rows + 1, drafted], uniforms.to(p.dtype))).tolist()
     row = 0
     while True:
@@ -143,7 +148,7 @@ def _try(p: Tensor, q: Tensor, children: Tokens, tokens: Tokens, generator: Gene
         total = left.sum()
         p = torch.where(total > 0, left / total, p)  # where rounding left nothing, it was as good as kept
     following = torch.multinomial(p, 1, generator=generator)
-    kept = torch.rand(len(children), device=p.device, generator=generator) < torch.cat(kept_with)
+    kept = _uniform(len(children), p.device, generator) < torch.cat(kept_with)
     *keeps, last = torch.cat((kept, following)).tolist()
     return next((at for at, keep in zip(children, keeps, strict=True) if keep), None), last
 

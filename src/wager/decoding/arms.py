@@ -80,6 +80,12 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
     return OFF, *dict.fromkeys(arm for arm in given if arm != OFF)
 
 
+def playable(arms: tuple[Arm, ...], target: Runner) -> tuple[Arm, ...]:
+    """Those arms that a target can play which stands in for another: over a caller's own cache or padding."""
+    chains = tuple(arm for arm in arms if arm.tree is None)
+    return arms if len(chains) == len(arms) or target.trees else chains
+
+
 def fit_arms(arms: Iterable[Arm], target: Runner) -> None:
     """Refuse arms with drafts or trees where the target verifies none."""
     arms = tuple(arms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -12,18 +13,18 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 
 from wager.core import Arm, Calibration, Signal, TraceWriter, Tree
 from wager.core import Request as RequestRecord
 from wager.core.state_file import StateFile
-from wager.decoding.arms import build_arms, build_drafters, fit_arms, widest
-from wager.decoding.checks import check_config, check_listeners, check_policy, check_settings, check_setup, check_tokens
+from wager.decoding.arms import build_arms, build_drafters, fit_arms, playable, widest
+from wager.decoding.checks import check_config, check_listeners, check_policy, check_settings, check_setup
 from wager.decoding.features import Prompts
 from wager.decoding.generation import INTERRUPTED, Generation, Piece, TextStream
 from wager.decoding.hold import Hold
 from wager.decoding.loop import EVERYTHING, Loop, works_alone
-from wager.decoding.prepare import Prepared, prepared, without_cache
+from wager.decoding.prepare import Prepared, prepared, take_tokenizer, without_cache
+from wager.decoding.prompt import prompt_ids
 from wager.decoding.sampler import RESIDUAL, RULES, SHARED, Greedy, GumbelSampler, Residual, Sampler
 from wager.decoding.state import described, open_state
 from wager.drafters import Drafter
@@ -37,6 +38,7 @@ from wager.policies.base import Policy, require
 DRAFTERS = ("suffix", "prompt-lookup", "eagle:ofa?")
 LENGTHS = (1, 2, 3, 4, 5, 6, 7, 8)
 POLICY = "auto"
+BUSY = "this decoder is in the middle of another text; finish or close that, or make a second"
 MAX_NEW_TOKENS = 256  # where neither the request nor the model's generation config says
 REPAID = 64  # tokens that repay packing weights and timing rounds on a CPU: these take 13 to 25, and save 0.3 of each
 OF_THE_DROP_IN = {"assistant_model", "attention_mask", "custom_generate", "past_key_values"}
@@ -97,7 +99,7 @@ class Decoder:
         check_policy(self.policy, self.arms)
         self.prompts = Prompts()
         self.hold: Hold | None = None  # for how long choices stand, from text to text
-        self._busy = False
+        self._busy = threading.Lock()  # held while a text is under way
         self._calibration: Calibration | None = None  # what rounds cost here; timed once texts are long enough
         self._generated = 0  # tokens of all texts so far
         self._take(self.target)
@@ -249,7 +251,7 @@ class Decoder:
         return target
 
     def _refuse_if_busy(self) -> None:
-        require(not self._busy, "this decoder is in the middle of another text; finish or close that, or make a second")
+        require(not self._busy.locked(), BUSY)
 
     def prepare(self, prompt: Prompt, settings: dict[str, Any]) -> Prepared:
         """Let transformers itself work out settings, processors and stopping criteria, then take over."""
@@ -257,51 +259,23 @@ class Decoder:
         ids = self._ids(prompt)
         check_config(settings.get("generation_config"))
         check_settings(settings, self.target.vocabulary)
-        given = settings.get("generation_config") or self.model.generation_config
-        if not {"max_new_tokens", "max_length"} & settings.keys() and not (given.max_new_tokens or given.max_length):
+        own = self.model.generation_config
+        given = settings.get("generation_config") or own  # which goes before the model's own, number by number
+        if not {"max_new_tokens", "max_length"} & settings.keys() and not any(map(_limited, (given, own))):
             settings = {**settings, "max_new_tokens": MAX_NEW_TOKENS}
-        if own := OF_THE_DROP_IN & settings.keys():
-            raise ValueError(f"a Decoder takes a prompt, and no {sorted(own)[0]}; use wager.generate for that")
-        if stops := settings.pop("stop_strings", None) or given.stop_strings:
-            from transformers import StoppingCriteriaList, StopStringCriteria
-
+        if more := OF_THE_DROP_IN & settings.keys():
+            raise ValueError(f"a Decoder takes a prompt, and no {sorted(more)[0]}; use wager.generate for that")
+        if settings.get("stop_strings") or given.stop_strings or own.stop_strings:
             require(self.tokenizer is not None, "stop strings need a tokenizer: Decoder(model, tokenizer)")
-            criteria = StoppingCriteriaList(settings.pop("stopping_criteria", None) or ())
-            criteria.append(StopStringCriteria(self.tokenizer, stops))
-            settings = {**settings, "stopping_criteria": criteria}
-            if given.stop_strings:  # transformers would ask for a tokenizer that it does not pass on
-                config = copy.deepcopy(given)
-                settings = config.update(**{**settings, "stop_strings": None})
-                settings["generation_config"] = config
+            take_tokenizer()
+            settings = {**settings, "tokenizer": self.tokenizer}
         mask, settings = torch.ones_like(ids), without_cache(settings, given)
         request: Prepared = self.model.generate(ids, attention_mask=mask, custom_generate=prepared, **settings)
         return request
 
     def _ids(self, prompt: Prompt) -> torch.Tensor:
         """The prompt's tokens, (1, length), on the model's device."""
-        if hasattr(prompt, "tolist"):  # a tensor or an array
-            prompt = prompt.tolist()
-        if isinstance(prompt, str) or (isinstance(prompt, Sequence) and prompt and isinstance(prompt[0], Mapping)):
-            require(self.tokenizer is not None, "a prompt in words needs a tokenizer: Decoder(model, tokenizer)")
-            if isinstance(prompt, str):
-                ids = self.tokenizer(prompt).input_ids
-            else:
-                has = getattr(self.tokenizer, "chat_template", None)
-                require(bool(has), "this tokenizer has no chat template; pass the prompt as text, or set chat_template")
-                try:
-                    ids = self.tokenizer.apply_chat_template(prompt, add_generation_prompt=True)["input_ids"]
-                except (TemplateError, TypeError) as error:
-                    raise ValueError(f"the chat template takes no such messages: {error}") from None
-        elif not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
-            raise TypeError(f"a prompt is text, token ids or chat messages, not a {type(prompt).__name__}")
-        else:
-            ids = list(prompt)
-            if ids and isinstance(ids[0], list):
-                require(len(ids) <= 1, f"wager decodes one text at a time, not a batch of {len(ids)}")
-                ids = ids[0]
-        require(bool(ids), "the prompt is empty; give at least one token")
-        check_tokens(ids, self.target.vocabulary)
-        return torch.tensor([ids], device=self.model.device)
+        return torch.tensor([prompt_ids(prompt, self.tokenizer, self.target.vocabulary)], device=self.model.device)
 
     def run(
         self, prepared: Prepared, target: Runner, label: str = "", seed: int | None = None, streamer: Any = None
@@ -309,9 +283,17 @@ class Decoder:
         """Play the request's rounds; a streamer gets the prompt first, then every token, as transformers gives them."""
         length, room = prepared.ids.shape[1], f"the model holds {target.limit:,} with at least one new one"
         require(length < target.limit, f"the prompt has {length:,} tokens, and {room}")
-        self._refuse_if_busy()
         if seed is not None and not isinstance(seed, int):
             raise TypeError(f"a seed is a whole number, not {seed!r}")
+        require(self._busy.acquire(blocking=False), BUSY)
+        try:
+            yield from self._run(prepared, target, label, seed, streamer)
+        finally:
+            self._busy.release()
+
+    def _run(
+        self, prepared: Prepared, target: Runner, label: str, seed: int | None, streamer: Any
+    ) -> Generator[Piece, None, None]:
         sampler: Sampler = Greedy()
         if prepared.config.do_sample and self.sampling == RESIDUAL:
             sampler = Residual(self.model.device, seed)
@@ -331,9 +313,10 @@ class Decoder:
         due = unknown or not all(works_alone(one.device) for one in self._runners(target))
         ready = partial(self._prepare_rounds, target, unknown) if due else None
         kinds, features = kinds_of(drafter.card for drafter in self.drafters.values()), self.prompts.features
-        self.loop = Loop(target, self.drafters, self.policy, self.arms, needs, features, ready, self.hold, kinds)
+        arms = self.arms if target is self.target else playable(self.arms, target)
+        self.loop = Loop(target, self.drafters, self.policy, arms, needs, features, ready, self.hold, kinds)
         self.hold, self.finish = self.loop.hold, ""
-        self._busy, played = True, False
+        played = False
         try:
             if streamer is not None:
                 streamer.put(prepared.ids.cpu())
@@ -350,6 +333,10 @@ class Decoder:
                 streamer.end()
             self.finish = self.loop.finish
         finally:
-            self._busy = False
             if played and self.state is not None and self.state.policy is self.policy:
                 self.state.tick()
+
+
+def _limited(config: Any) -> bool:
+    """Whether a generation config says how long a text gets."""
+    return bool(config.max_new_tokens or config.max_length)

@@ -10,8 +10,9 @@ from torch.nn.utils.rnn import pad_sequence
 from wager.decoding import prepare
 from wager.decoding.checks import check_ids
 from wager.decoding.decoder import DRAFTERS, Decoder
+from wager.decoding.rows import of_row
 from wager.drafters.draft_model import DraftModel
-from wager.models.compat_transformers import hidden_arguments, mask_length, pad_token, pass_tokenizer_to
+from wager.models.compat_transformers import croppable, hidden_arguments, mask_length, pad_token, pass_tokenizer_to
 from wager.models.hf_runner import HFRunner
 from wager.models.runner import Runner
 from wager.models.unwrap import unwrapped
@@ -37,7 +38,9 @@ def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any = None, 
         masks, texts = mask, []
         for at, row in enumerate(input_ids):
             mask = None if masks is None or bool(masks[at].all()) else masks[at : at + 1]
-            texts.append(generate(model, row[None], *how, streamer, decoder, attention_mask=mask)[0])
+            own = [of_row(given, at, len(input_ids)) for given in (logits_processor, stopping_criteria)]
+            more: dict[str, Any] = {"streamer": streamer, "decoder": decoder, "attention_mask": mask}
+            texts.append(generate(model, row[None], own[0], own[1], generation_config, **more)[0])
         return pad_sequence(texts, batch_first=True, padding_value=pad_token(generation_config))
     if decoder is not None and not isinstance(decoder, Decoder):
         raise TypeError(f"decoder is a wager.Decoder, not a {type(decoder).__name__}")
@@ -53,7 +56,9 @@ def generate(model: Any, input_ids: torch.Tensor, logits_processor: Any = None, 
         raise ValueError(f"past_key_values hold {held} tokens and input_ids {input_ids.shape[1]}; {wanted}")
     target: Runner = decoder.current_target()
     check_ids(input_ids, target.vocabulary)
-    if held or mask is not None or generation_config.return_dict_in_generate:
+    filled = hidden.get("past_key_values")  # the caller's own, to go on from later
+    fills = filled is not None and all(map(croppable, filled.layers))
+    if held or fills or mask is not None or generation_config.return_dict_in_generate:
         from transformers import DynamicCache
 
         own = cache if cache is not None else DynamicCache(config=model.config)  # none with use_cache=False

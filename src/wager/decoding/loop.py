@@ -239,12 +239,10 @@ class Loop(Rounds):
     def _choose_first(self) -> None:
         """While the device reads the prompt: choose for the first round, if no proposals are wanted."""
         remaining = self.stopping.limit - len(self.text) - 1  # that forward gives a token
-        if remaining < 2:  # no draft has room
-            return
-        context = self._before(None, remaining)
-        self.wanted = self.policy.select_drafters(context) if self.cheap else ()
-        if not self.wanted:
-            self.chosen = context, self.policy.choose(context)
+        if remaining > 1:  # otherwise no draft has room
+            context = self._before(None, remaining)
+            self.wanted = self.policy.select_drafters(context) if self.cheap else ()
+            self.chosen = None if self.wanted else (context, self.policy.choose(context))
 
     def _before(self, previous: Arm | None, remaining: int, *, unobserved: bool = False) -> Context:
         """What is known of the next round while the device still works for this one, or reads the prompt."""

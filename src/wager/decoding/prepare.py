@@ -3,12 +3,21 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 
 from wager.decoding.checks import check_mode, check_settings
-from wager.models.compat_transformers import CACHE_NAMES, end_tokens, max_length_of, refusal, row_wise, temperature_of
+from wager.models.compat_transformers import (
+    CACHE_NAMES,
+    end_tokens,
+    max_length_of,
+    pass_tokenizer_to,
+    refusal,
+    row_wise,
+    temperature_of,
+)
 from wager.models.runner import vocabulary
 from wager.policies.base import require
 
@@ -92,8 +101,8 @@ def without_cache(settings: dict[str, Any], config: Any) -> dict[str, Any]:
 
 
 def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stopping_criteria: Any,
-             generation_config: Any, **inputs: Any) -> Prepared:  # fmt: skip
-    """As a custom_generate function: give back what transformers prepared."""
+             generation_config: Any, tokenizer: Any = None, **inputs: Any) -> Prepared:  # fmt: skip
+    """As a custom_generate function: give back what transformers prepared; it makes a criterion of ``tokenizer``."""
     check_settings(vars(generation_config), vocabulary(model))
     check_mode(generation_config)
     require(input_ids.shape[0] == 1, f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
@@ -106,6 +115,28 @@ def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stoppin
     known = {"attention_mask", "cache_position", "logits_to_keep", "position_ids", "use_cache", *CACHE_NAMES}
     # Models that also take images get an empty dict of what was seen in them.
     known |= {name for name, value in inputs.items() if isinstance(value, dict) and not value}
+    cache = inputs.get("past_key_values")
+    if cache is None or not cache.get_seq_length():
+        _check_positions(input_ids.shape[1], inputs.get("attention_mask"), inputs.get("position_ids"))
     if more := sorted(name for name, value in inputs.items() if name not in known and value is not None):
         raise ValueError(f"wager decodes text alone; it cannot pass on {', '.join(more)}")
     return Prepared(input_ids, Processors(logits_processor), stopping_criteria, generation_config)
+
+
+def _check_positions(length: int, mask: torch.Tensor | None, positions: torch.Tensor | None) -> None:
+    """Refuse padding after the prompt, and positions other than those that wager counts itself."""
+    if mask is not None and mask.dim() == 2:
+        require(bool(mask[0, -1]), "the attention mask ends with padding; pad prompts on the left")
+    if positions is None or positions.dim() != 2:
+        return
+    seen = torch.ones(1, length, device=positions.device) if mask is None else mask[:, -length:] != 0
+    counted = (seen.long().cumsum(-1) - 1)[:, -positions.shape[1] :]
+    own = seen[:, -positions.shape[1] :].bool()
+    same = counted.shape == positions.shape and bool((counted == positions)[own].all())
+    require(same, "wager counts the positions of tokens itself; generate without position_ids")
+
+
+@cache
+def take_tokenizer() -> None:
+    """Have transformers hand on a tokenizer beside ``prepared``: it makes a criterion of stop strings with it."""
+    pass_tokenizer_to(prepared)

@@ -196,13 +196,18 @@ class Residual(Sampler):
         self.generator = None if seed is None else torch.Generator(device).manual_seed(seed)
 
     def chain(self, scores: torch.Tensor, draft: Draft, at: int) -> tuple[int, int]:
-        p = torch.softmax(scores, -1, dtype=torch.float32)
-        return accept_sampled(p, draft.tokens, draft.probs, self.generator)
+        return accept_sampled(_chances(scores, draft), draft.tokens, draft.probs, self.generator)
 
     def tree(self, scores: torch.Tensor, draft: Draft, parents: Sequence[int], at: int) -> tuple[list[int], int]:
-        p = torch.softmax(scores, -1, dtype=torch.float32)
-        return accept_tree_sampled(p, draft.tokens, parents, draft.probs, self.generator)
+        return accept_tree_sampled(_chances(scores, draft), draft.tokens, parents, draft.probs, self.generator)
 
     def draw(self, scores: torch.Tensor, at: int) -> tuple[int, torch.Tensor]:
         q = torch.softmax(scores, -1, dtype=torch.float32)
         return int(torch.multinomial(q, 1, generator=self.generator)), q
+
+
+def _chances(scores: torch.Tensor, draft: Draft) -> torch.Tensor:
+    """The target's distributions, over all tokens that are drafted: a model may read more of them than it writes."""
+    p = torch.softmax(scores, -1, dtype=torch.float32)
+    width = draft.probs.shape[-1] if draft.probs is not None else 1 + max(draft.tokens, default=-1)
+    return torch.nn.functional.pad(p, (0, width - p.shape[-1])) if width > p.shape[-1] else p

@@ -36,6 +36,20 @@ def temperature_of(processor: Any) -> float:
     return float(processor.temperature) if type(processor).__name__ == "TemperatureLogitsWarper" else 1.0
 
 
+def same_for_rows(one: Any) -> bool:
+    """Whether a logits processor or stopping criterion treats all rows of a batch alike; of others than the library's
+    own that is not known."""
+    kind = type(one)
+    own = {"PrefixConstrainedLogitsProcessor", "EncoderNoRepeatNGramLogitsProcessor"}
+    own |= {"EncoderRepetitionPenaltyLogitsProcessor"}
+    return kind.__module__.startswith("transformers.generation.") and kind.__name__ not in own
+
+
+def times_generation(criterion: Any) -> bool:
+    """Whether a stopping criterion counts seconds from when it was made."""
+    return type(criterion).__name__ == "MaxTimeCriteria"
+
+
 def end_tokens(criterion: Any) -> list[int] | None:
     """The tokens a stopping criterion ends a text at; None if it is of another kind."""
     ends = type(criterion).__name__ == "EosTokenCriteria"
@@ -59,13 +73,17 @@ def pad_token(generation_config: Any) -> int:
 
 
 def hidden_arguments() -> dict[str, Any]:
-    """The streamer and the assistant model that ``generate`` was given and hands to no custom function."""
+    """The streamer and the assistant model that ``generate`` was given and hands to no custom function, and the cache
+    that it was given, which it does not tell from one that it made itself."""
     from transformers import GenerationMixin
 
     frame, code = inspect.currentframe(), inspect.unwrap(GenerationMixin.generate).__code__
     while frame is not None and frame.f_code is not code:
         frame = frame.f_back
-    return {} if frame is None else {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
+    if frame is None:
+        return {}
+    given = {name: frame.f_locals.get(name) for name in ("streamer", "assistant_model")}
+    return given | {"past_key_values": frame.f_locals.get("kwargs", {}).get("past_key_values")}
 
 
 def pass_tokenizer_to(function: Any) -> None:

@@ -105,7 +105,9 @@ class HFRunner(Runner):
         how = compat.attention_of(config)
         if _TREES.get(self.model, ("", False))[0] != how:
             windowed = getattr(config, "window_size", None)  # of models that keep what lies outside of it in the cache
-            known = not windowed and set(layer_kinds(config)) <= KINDS
+            # Where scores are scaled by a token's place in the cache, tokens of one depth would differ.
+            scaled = getattr(config, "attn_temperature_tuning", False)
+            known = not windowed and not scaled and set(layer_kinds(config)) <= KINDS
             with compat.small_windows(self.model, SMALL_WINDOW):
                 _TREES[self.model] = how, known and self._positions and how in MASKED and self._try_tree()
         return _TREES[self.model][1] and (self.cache is None or compat.keeps_recent(self.cache))

@@ -79,9 +79,10 @@ class LlamaRunner(Runner):
         grown = torch.empty(shape, dtype=self.dtype, device=self.device)
         if self.length:
             grown[:, :, : self.length] = self.cache[:, :, : self.length]
-        self.cache, self.capacity = grown, capacity
+        self.cache = grown
         self._rope_tables(capacity)
         self._widen(capacity, self.dtype)
+        self.capacity = capacity  # last: where memory runs out in between, the next text tries again
 
     def _rope_tables(self, capacity: int) -> None:
         """Rotary tables for so many tokens."""

@@ -146,8 +146,8 @@ class LlamaWeights:
         self.device, self.dtype = model.device, model.dtype
         self.embed: torch.Tensor = body.embed_tokens.weight
         self.scale = model.config.hidden_size**0.5 if FAMILIES[type(model).__name__].gemma else 1.0  # of embeddings
-        seen = windows(model.config, len(body.layers))
-        layers = zip(body.layers, seen, rope_kinds(model), strict=False)
+        blocks = list(body.layers)[: model.config.num_hidden_layers]  # as transformers runs them
+        layers = zip(blocks, windows(model.config, len(blocks)), rope_kinds(model), strict=False)
         self.layers = [Layer(block, model, window, kind) for block, window, kind in layers]
         self.kinds = list(dict.fromkeys((layer.kind, layer.window) for layer in self.layers))
         self.final = self.layers[0]._norm(body.norm)
@@ -269,7 +269,13 @@ def llama_weights(model: Any, outlined: object = None) -> LlamaWeights:
 
 def outline(model: Any) -> tuple[object, ...]:
     """Changes whenever a module, its forward, a hook, a weight or a buffer does, unless written through ``.data``."""
-    return (compat_torch.hooked_globally(), *compat_torch.traits(model, NUMBERS))
+    config = model.config  # which transformers reads in every forward
+    read = getattr(config, "num_hidden_layers", 0), getattr(config, "sliding_window", None), *_activations(config)
+    return (compat_torch.hooked_globally(), *read, *compat_torch.traits(model, NUMBERS))
+
+
+def _activations(config: Any) -> tuple[object, object]:
+    return getattr(config, "hidden_activation", None), getattr(config, "hidden_act", None)
 
 
 class Samples:

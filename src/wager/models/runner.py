@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -192,8 +192,17 @@ def vocabulary(model: Any) -> int:
 
 
 def context_limit(model: Any) -> int:
-    """Most tokens the model was made for; a very large number where its configuration does not say."""
+    """Most tokens the model was made for; a very large number where its configuration does not say.
+
+    Of one with LongRoPE those it was first trained for: beyond them every key is rotated otherwise, also those that are
+    in the cache already.
+    """
     config = model.config.get_text_config()
+    ropes = getattr(config, "rope_parameters", None) or {}
+    for rope in ropes.values() if "rope_type" not in ropes else (ropes,):
+        if isinstance(rope, Mapping) and rope.get("rope_type") == "longrope":
+            first = rope.get("original_max_position_embeddings")
+            return int(first or getattr(config, "original_max_position_embeddings", None) or 1)
     for name in ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"):
         limit = getattr(config, name, None)
         if isinstance(limit, int) and limit > 0:

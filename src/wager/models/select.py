@@ -11,7 +11,7 @@ from wager.models.hf_runner import SMALL_WINDOW, TRIED, HFRunner
 from wager.models.llama_runner import LlamaRunner
 from wager.models.llama_shape import configured
 from wager.models.llama_weights import llama_weights, outline, sample_of, why_not
-from wager.models.runner import TOLERANCE, Runner, apart, vocabulary
+from wager.models.runner import TOLERANCE, Runner, apart, context_limit, vocabulary
 from wager.models.state_runner import StateRunner
 from wager.models.step_runner import StepRunner
 
@@ -55,7 +55,10 @@ def own_forward(model: Any) -> Runner:
     if family not in _OWN:
         with compat.small_windows(model, SMALL_WINDOW):
             _OWN[family] = next((kind for kind in (HFRunner, StateRunner) if _takes_back(kind, model)), None)
-    kind = _OWN[family]
+    kind, limit = _OWN[family], context_limit(model)
+    if limit < (getattr(model.config.get_text_config(), "max_position_embeddings", None) or 0):
+        why = "beyond them its LongRoPE would rotate all keys anew"
+        log.warning("texts of %s end at %d tokens here: %s", type(model).__name__, limit, why)
     return StepRunner(model, f"{type(model).__name__} {NO_DRAFTS}") if kind is None else kind(model)
 
 
