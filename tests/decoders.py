@@ -44,7 +44,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "num_local_experts": 2,
         "intermediate_size_mlp": 48,
         "attn_temperature_tuning": False,
-    },  # fmt: skip
+    },
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 512, **ODD},
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4, **ODD},
 }

@@ -70,6 +70,10 @@ SIMULATE = [
     ("--policy fixed:drafter=d9,length=4", "the arms are d1:4"),
     ("--policy off", "no arm off here"),
     ("--policy petc:c=inf", "is a number, not 'inf'"),
+    ("--length 100000000", "--length is at most 1,024 tokens, not 100,000,000"),
+    ("--json own.txt", "own.txt exists and holds no results of wager's"),
+    ("--env serving --trace binary", "binary is not a load trace: it is no text in UTF-8"),
+    ("--env serving --trace own.txt", "TIMESTAMP, ContextTokens and GeneratedTokens (it has no column TIMESTAMP)"),
     ("--env casino", "unknown environment 'casino'; choose from tgd"),
     ("--arms 0.8,1.2", r"lie in [0, 1]"),
     ("--arms 0.8,-0.2", r"lie in [0, 1]"),
@@ -115,6 +119,8 @@ BAD = [
 def test_bad_input_ends_in_one_sentence_and_exit_code_2(cli: Wager, tmp_path: Path, words: str, names: str) -> None:
     (tmp_path / "here.csv").write_text("a,b\n1,2\n")
     (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "own.txt").write_text("notes\nmine\n")
     (tmp_path / "odd.jsonl").write_text('{"format": "wager-trace", "version": 2, "meta": 5}\n')
     one_sentence(cli(*words.split()), names)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "here.csv", "odd.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["binary", "here.csv", "odd.jsonl", "own.txt"]
+    assert (tmp_path / "own.txt").read_text() == "notes\nmine\n"

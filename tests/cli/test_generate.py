@@ -130,6 +130,25 @@ def test_a_failed_generation_leaves_no_trace(wager: Wager, monkeypatch: pytest.M
     assert list(tmp_path.iterdir()) == []
 
 
+def test_an_interrupted_generation_keeps_its_trace(
+    wager: Wager, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from wager.decoding.loop import Loop
+
+    played, rounds = Loop._round, list[object]()
+
+    def interrupted(self: Loop) -> object:
+        if len(rounds) == 2:
+            raise KeyboardInterrupt
+        rounds.append(played(self))
+        return rounds[-1]
+
+    monkeypatch.setattr(Loop, "_round", interrupted)
+    assert wager("generate", "Hi", "--trace", "t.jsonl", *SHORT).code == 130
+    told = json.loads(wager("lab", "trace", "t.jsonl", "--json").out)
+    assert told["rounds"] == 2
+
+
 def test_explain_tells_for_every_round_what_was_expected_and_what_came(wager: Wager) -> None:
     words = ("generate", COPY, "--explain", "--max-tokens", "24")
     done = wager(*words)

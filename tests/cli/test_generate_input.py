@@ -43,6 +43,7 @@ BAD = [
     (("Hi", "--drafters", "retrieval=binary"), "is not a wager datastore"),
     (("Hi", "--lengths", "0,2"), "--lengths are 1 or more"),
     (("Hi", "--lengths", "two"), "whole numbers"),
+    (("Hi", "--lengths", "99999999999"), "at most 1,024 tokens long, not 99,999,999,999"),
     (("Hi", "--trace", "binary"), "never overwritten"),
     (("Hi", "--trace", "nowhere/t.jsonl"), "cannot write"),
     (("Hi", "--json", "--show"), "leave out --show"),

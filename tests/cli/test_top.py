@@ -212,8 +212,16 @@ def test_bad_input_ends_in_one_sentence_and_exit_code_2(cli: Wager) -> None:
         ("127.0.0.1:1",): "give --once",
         ("127.0.0.1:1", "--json"): "give --once too",
         ("no where", "--once"): "is not a server's address",
+        **{("a:1", "--once", "--interval", n): "at most 86400 seconds" for n in ("inf", "1e300", "86401")},
     }.items():
         one_sentence(cli("top", *words), names)
+
+
+def test_series_without_their_labels_are_one_sentence(cli: Wager, server: Server) -> None:
+    server.instead = text(1).replace(',batch="16-31"', "")
+    one_sentence(cli("top", server.address, "--once", "--interval", "0.1"), "without the label 'batch'")
+    with pytest.raises(ValueError, match="without the label 'batch'"):
+        top.watch(f"http://{server.address}/metrics", 2.0, Console(file=io.StringIO()))
 
 
 def test_a_server_that_goes_away_is_said_and_waited_for(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:

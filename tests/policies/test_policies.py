@@ -6,7 +6,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from strategies import ARMS, contexts, rounds
 
@@ -124,6 +124,9 @@ def test_saved_state_of_another_policy_or_other_arms_is_refused() -> None:
         ("fixed:drafter=z,length=3", "a:3"),
         ("fixed:drafter=c,length=4,tree=2x8", "c:4@2x9"),
         ("kl-ucb:c=inf", "a number"),
+        ("analytical:history=10000000000000000000000000", "1 to 1,000,000 rounds"),
+        ("prompt-router:history=1000001", "1 to 1,000,000 rounds"),
+        ("petc:c=1e308", "too large for c 1e\\+308"),
         ("tetris:drafter=z", "a, b, c"),
         ("off:length=3", "none"),
     ],
@@ -143,9 +146,11 @@ def test_an_arm_that_is_not_there_is_refused() -> None:
 @given(
     wins=st.integers(0, 10**6),
     losses=st.integers(0, 10**6),
-    level=st.floats(0, 20),
+    level=st.floats(0, 20) | st.floats(0, 1e308),
     guess=st.floats(0, 1) | st.just(1 - 1e-12),
 )
+@example(wins=3, losses=1, level=100.0, guess=1.0)  # the bound is nearer 1 than any number
+@example(wins=3, losses=1, level=math.inf, guess=0.9)
 def test_kl_ucbs_bound_is_the_root_whatever_the_guess(wins: int, losses: int, level: float, guess: float) -> None:
     trials = wins + losses
     bound = upper_bound(wins, losses, level, guess)

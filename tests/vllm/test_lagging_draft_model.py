@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 
+from test_lagging_layers import FULL, cache
 from vllm.v1.worker.gpu.spec_decode.standalone_ar.speculator import StandaloneARSpeculator
 
 from wager.vllm import lagging
@@ -29,7 +30,7 @@ class DraftModel:
     def __init__(self) -> None:
         self.max_num_reqs, self.max_num_tokens, self.max_model_len = SLOTS, 64, CONTEXT
         self.device = torch.device("cpu")
-        self.kv_cache_config = None
+        self.kv_cache_config, self.draft_attn_layer_names = None, {"layer"}
         self.input_buffers = SimpleNamespace(
             positions=torch.zeros(64, dtype=torch.int64),
             query_start_loc=torch.zeros(SLOTS + 1, dtype=torch.int32),
@@ -41,6 +42,9 @@ class DraftModel:
         self.cache: dict[int, int] = {}  # place -> token
         self.forwards = 0
         self.drafts = torch.zeros(SLOTS, 3, dtype=torch.int64)
+
+    def set_attn(self, state: Any, kv_cache_config: Any) -> None:
+        self.kv_cache_config = kv_cache_config
 
     def compute(self, rows: Any, starts: Any, positions: Any, total: int, out: torch.Tensor) -> torch.Tensor:
         request = torch.repeat_interleave(torch.arange(len(rows)), starts.diff().long())
@@ -90,6 +94,7 @@ class Run:
         table = torch.zeros(SLOTS, CONTEXT, dtype=torch.int32)
         self.states = SimpleNamespace(remove_request=int, all_token_ids=SimpleNamespace(gpu=table))
         self.lag = LaggingDraftModel(self.model, self.states, window)
+        self.model.set_attn(None, cache(layer=FULL))
         self.texts: dict[int, list[int]] = {}  # slot -> tokens, the last one not read by the target
 
     def end(self, slot: int) -> None:

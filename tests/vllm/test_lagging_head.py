@@ -12,6 +12,8 @@ import torch
 
 pytest.importorskip("vllm.config", reason="vLLM is not installed; see the README on serving")
 
+from test_lagging_layers import FULL, cache
+
 from wager.vllm import lagging
 from wager.vllm.lagging_head import LaggingHead, is_head
 
@@ -27,7 +29,7 @@ class Head:
         self.hidden_size, self.dtype, self.device = SIZE, torch.float32, torch.get_default_device()
         self.hidden_states = torch.zeros(64, SIZE)
         self.draft_tokens = torch.zeros(SLOTS, 3, dtype=torch.int64)
-        self.kv_cache_config = None
+        self.kv_cache_config, self.draft_attn_layer_names = None, {"layer"}
         self.model = SimpleNamespace(combine_hidden_states=lambda states: states.view(-1, 3, SIZE).sum(1))
         self.input_buffers = SimpleNamespace(
             input_ids=torch.zeros(64, dtype=torch.int32),
@@ -41,6 +43,9 @@ class Head:
         self.cache: dict[int, tuple[int, float]] = {}  # place -> token, hidden state
         self.order: list[int] = []
         self.forwards = 0
+
+    def set_attn(self, state: Any, kv_cache_config: Any) -> None:
+        self.kv_cache_config = kv_cache_config
 
     def compute(self, rows: Any, starts: Any, positions: Any, total: int, out: torch.Tensor) -> torch.Tensor:
         request = torch.repeat_interleave(torch.arange(len(rows)), starts.diff().long())
@@ -90,6 +95,7 @@ class Run:
         self.head = Head()
         self.states = SimpleNamespace(remove_request=int)
         self.lag = LaggingHead(self.head, self.states, window)
+        self.head.set_attn(None, cache(layer=FULL))
         self.layers = layers  # whether the head reads several layers
         self.ends: dict[int, int] = {}  # slot -> tokens read by the target
         self.expected: dict[int, tuple[int, float]] = {}

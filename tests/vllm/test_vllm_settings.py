@@ -1,7 +1,6 @@
 """What serving is told, and what it refuses before anything is loaded; no vLLM needed but where it says so."""
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import wager
 from wager.core import Arm
 from wager.vllm import compat
-from wager.vllm.policy_file import PolicyFile
 from wager.vllm.settings import KEY, PROPOSER, SCHEDULER, Settings
 from wager.vllm.state import open_state
 
@@ -128,6 +126,9 @@ def test_in_a_shared_folder_a_new_replica_begins_with_what_another_learned_last(
     assert not own.path.exists(), "nothing is written before anything was learned here"
     other, _ = start("c", "nightjar")  # of another policy: it begins from nothing
     assert other.state_dict() == Settings(("ngram",), policy="nightjar").build_policy().state_dict()
+    (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")  # as a file that is removed while the folder is read
+    third, _ = start("d")
+    assert third.state_dict() == first.state_dict()
 
 
 def test_state_that_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -145,25 +146,3 @@ def test_state_that_does_not_fit_is_refused(tmp_path: Path, caplog: pytest.LogCa
     path.write_text(path.read_text().replace(f'"wager": "{wager.__version__}"', '"wager": "0.0.1"'))
     assert open_state(path, Settings(("ngram",), policy="round-robin").build_policy()).loaded is None
     assert "will be replaced: it has wager 0.0.1" in caplog.text
-
-
-def test_a_control_file_changes_the_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "policy"
-    settings = Settings(("ngram",), policy="off", control=str(path))
-    first = settings.build_policy()
-    control = PolicyFile(settings, first)
-    monkeypatch.setattr("wager.vllm.policy_file.INTERVAL", 0.0)
-    assert control.policy() is first
-
-    def say(spec: str, at: int) -> Any:
-        path.write_text(spec)
-        os.utime(path, ns=(at, at))
-        return control.policy()
-
-    robin = say("round-robin", 1)
-    assert type(robin).__name__ == "RoundRobin"
-    assert say("off", 2) is first
-    assert say("round-robin", 3) is robin
-    again = say("+round-robin", 4)
-    assert again is not robin, "a plus starts anew"
-    assert say("clairvoyant", 5) is again, "a running engine does not stop for a wrong name"

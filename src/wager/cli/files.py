@@ -20,6 +20,7 @@ class Output:
     def __post_init__(self) -> None:
         if self.json_file is not None:
             check_writable(self.json_file)
+            check_own(self.json_file)
 
     def write(self, content: dict[str, Any]) -> None:
         if self.json_file is not None:
@@ -37,6 +38,15 @@ def check_writable(path: Path) -> None:
     folder = path.resolve().parent
     require(path.is_file() or not path.exists(), f"cannot write {path}: it is there and not a file")
     require(folder.is_dir() and os.access(folder, os.W_OK), f"cannot write {path}: no folder {folder} to write in")
+
+
+def check_own(path: Path) -> None:
+    """Refuse a file of results that is there and holds something else: only earlier results are written over."""
+    try:
+        ours = not path.exists() or not path.stat().st_size or "command" in files.read_json(path)
+    except (ValueError, OSError):
+        ours = False
+    require(ours, f"{path} exists and holds no results of wager's; give another name, or remove it")
 
 
 def check_new(path: Path, what: str) -> None:

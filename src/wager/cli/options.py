@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from wager.cli.parameters import opt, option, parse_ints
-from wager.core import OFF, Arm, require
+from wager.core import LONGEST, OFF, Arm, require
 from wager.drafters import registry, shipped
 from wager.drafters.datastore import Datastore
 from wager.policies import build
@@ -130,6 +130,8 @@ class Options(Target):
         require(all(self.stop or ()), "--stop needs at least one character")
         if min(self.lengths_tried) < 1:
             raise ValueError(f"--lengths are 1 or more, not {self.lengths!r}; plain decoding is an arm anyway")
+        longest = max(self.lengths_tried)
+        require(longest <= LONGEST, f"a draft is at most {LONGEST:,} tokens long, not {longest:,}")
         drafters = [registry.parse(spec) for spec in self.specs]
         require(len(dict(drafters)) == len(drafters), f"--drafters names one twice: {self.drafters!r}")
         for spec, (name, value) in zip(self.specs, drafters, strict=True):

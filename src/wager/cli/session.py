@@ -96,7 +96,7 @@ def quietly(model: str) -> Iterator[None]:
 
 @contextmanager
 def recording(session: Session, path: Path | None) -> Iterator[None]:
-    """Record every round in a new trace; when something fails, none is left behind."""
+    """Record every round in a new trace; when something fails, none is left behind. What was interrupted is kept."""
     if path is None:
         yield
         return
@@ -106,7 +106,7 @@ def recording(session: Session, path: Path | None) -> Iterator[None]:
         session.decoder.trace = writer
         try:
             yield
-        except BaseException:
+        except Exception:
             path.unlink(missing_ok=True)
             raise
         finally:

@@ -13,7 +13,7 @@ from wager.cli.experiment import Experiment, policy_table, print_changes
 from wager.cli.files import Output, check_new, check_writable, data_file
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import wide
-from wager.core import Request, TraceWriter, require
+from wager.core import LONGEST, Request, TraceWriter, require
 from wager.report.regret import draw
 from wager.simulation import Comparison, Scenario, theory
 from wager.simulation.adversarial import PATTERNS
@@ -72,6 +72,7 @@ class Environment:
     def scenario(self, tokens: int) -> Scenario:
         """What the options describe, for so many tokens."""
         drafters = parse_drafters(self.acceptances)
+        require(self.length <= LONGEST, f"--length is at most {LONGEST:,} tokens, not {self.length:,}")
         if self.env == "serving":
             lengths = parse_ints("1,2,3,4,5" if self.lengths is None else self.lengths, "--lengths")
             acceptance, costs = tuple(p for d in drafters for p in d.acceptance), sim.Costs(wake=self.wake_ms / 1000)

@@ -15,7 +15,9 @@ from rich.text import Text
 from wager.cli.parameters import argument, option
 from wager.cli.screen import table
 from wager.policies.base import require
-from wager.vllm.watch import ArmView, Rounds, View, metrics_url, scrape, scrape_after, view
+from wager.vllm.watch import ArmView, Rounds, Scrape, View, metrics_url, scrape, scrape_after, view
+
+LONGEST = 86_400.0  # seconds between two looks
 
 
 def draw(shown: View, url: str, trouble: str = "") -> RenderableType:
@@ -78,16 +80,25 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
+def look(url: str, before: Scrape | None, now: Scrape) -> View:
+    """What two scrapes of a server say; ValueError in one sentence where one of its series is of another shape."""
+    try:
+        return view(before, now)
+    except KeyError as missing:
+        what = f"a series of wager's metrics without the label {missing}"
+        raise ValueError(f"{url} has {what}; is that server's wager of another version?") from None
+
+
 def watch(url: str, interval: float, console: Console, sleep: Callable[[float], None] = time.sleep) -> None:
     """Show a server until interrupted; one that goes away is waited for."""
     last = scrape(url)
-    shown, trouble = view(None, last), ""
+    shown, trouble = look(url, None, last), ""
     with Live(draw(shown, url), console=console, auto_refresh=False) as live:
         while True:
             sleep(interval)
             try:
                 now = scrape_after(url, last)
-                shown, last, trouble = view(last, now), now, ""
+                shown, last, trouble = look(url, last, now), now, ""
             except ValueError as error:
                 age = time.monotonic() - last.at
                 trouble = f"{error}; last seen {age:.0f} s ago, trying again every {interval:g} s"
@@ -102,6 +113,7 @@ def command(
 ) -> None:
     """Watch a running server: load, draft length, acceptance, and every arm's rounds and goodput."""
     address, console = metrics_url(url), Console()
+    require(interval <= LONGEST, f"--interval is at most {LONGEST:g} seconds, not {interval:g}")
     require(once or not as_json, "--json prints one snapshot; give --once too")
     require(once or console.is_terminal, "wager top draws on a terminal; give --once for one snapshot")
     try:
@@ -109,7 +121,7 @@ def command(
             watch(address, interval, console)
         before = scrape(address)
         time.sleep(interval)
-        shown = view(before, scrape_after(address, before))
+        shown = look(address, before, scrape_after(address, before))
     except KeyboardInterrupt:
         return
     if as_json:

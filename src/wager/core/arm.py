@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from wager.core.require import is_whole, require_type
 
+LONGEST = 1024  # tokens of a draft that can be asked for: more than any is accepted of
 _NAME = re.compile(r"[A-Za-z0-9_.*-]+(:[A-Za-z0-9_.*-]+)*")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wager.core import OFF, Arm, Tree
+from wager.core import LONGEST, OFF, Arm, Tree
 from wager.core.require import is_whole
 from wager.drafters import Drafter, registry, shipped
 from wager.models import load, load_model
@@ -61,6 +61,7 @@ def build_arms(arms: Sequence[Arm | str] | None, drafters: Mapping[str, Drafter]
         lengths = [lengths] if isinstance(lengths, str) else _several(lengths)
         if not lengths or not all(is_whole(n) and n > 0 for n in lengths):
             raise ValueError(f"draft lengths are whole numbers, 1 or more, not {lengths}")
+        require(max(lengths) <= LONGEST, f"a draft is at most {LONGEST:,} tokens long, not {max(lengths):,}")
         lengths = sorted(set(map(int, lengths)))
         return OFF, *(Arm(name, length) for name in drafters for length in lengths), *_trees(drafters, lengths, trees)
     require(not trees, "arms are named one by one; write a tree's among them, as 'drafter:length@4x16'")

@@ -105,6 +105,7 @@ def prepared(model: Any, input_ids: torch.Tensor, logits_processor: Any, stoppin
     """As a custom_generate function: give back what transformers prepared; it makes a criterion of ``tokenizer``."""
     check_settings(vars(generation_config), vocabulary(model))
     check_mode(generation_config)
+    require(inputs.get("inputs_embeds") is None, "drafters read tokens; generate with input_ids, without inputs_embeds")
     require(input_ids.shape[0] == 1, f"wager decodes one sequence at a time, not {input_ids.shape[0]}")
     require(bool(input_ids.shape[1]), "the prompt is empty; give at least one token")
     if generation_config.prompt_lookup_num_tokens:
@@ -133,7 +134,7 @@ def _check_positions(length: int, mask: torch.Tensor | None, positions: torch.Te
     counted = (seen.long().cumsum(-1) - 1)[:, -positions.shape[1] :]
     own = seen[:, -positions.shape[1] :].bool()
     same = counted.shape == positions.shape and bool((counted == positions)[own].all())
-    require(same, "wager counts the positions of tokens itself; generate without position_ids")
+    require(same, "positions of tokens are counted here; generate without position_ids")
 
 
 @cache

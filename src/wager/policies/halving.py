@@ -65,4 +65,6 @@ class PETC(Halving):
     # MetaSD Alg. 4 with B0 = c ln B (Theorem 8).
     def __init__(self, arms: Arms, *, c: float = 10.0, tokens: int = 20000, reward: str = "bd", seed: int = 0) -> None:
         require(c > 0 and tokens >= 1, f"c is above 0 and tokens at least 1, not {c} and {tokens}")
-        super().__init__(arms, budget=max(1, math.ceil(c * math.log(tokens))), reward=reward, seed=seed)
+        budget = c * math.log(tokens)
+        require(budget < math.inf, f"c times the logarithm of tokens is a number of rounds, and too large for c {c}")
+        super().__init__(arms, budget=max(1, math.ceil(budget)), reward=reward, seed=seed)

@@ -6,6 +6,8 @@ from wager.core import OFF, Arm, Context, Round, Signal
 from wager.core.rewards import timed
 from wager.policies.base import Arms, Policy, RewardPolicy, expected_tokens, require
 
+MOST_ROUNDS = 1_000_000  # of a history: it is summed up in every round
+
 
 class ModelPolicy(Policy):
     """A policy that predicts tokens and seconds of every arm, from rounds of which each arm gets one at first."""
@@ -41,7 +43,7 @@ class Analytical(ModelPolicy):
 
     def __init__(self, arms: Arms, *, history: int = 6, cap: float = 0.98, seed: int = 0) -> None:
         super().__init__(arms, cap=cap, seed=seed)
-        require(history >= 1, f"history is at least 1 round, not {history}")
+        require(1 <= history <= MOST_ROUNDS, f"history is 1 to {MOST_ROUNDS:,} rounds, not {history}")
         self.history = history
         self.by_length = {n: [i for i, arm in enumerate(self.arms) if arm.length == n] for n in range(self.longest + 1)}
         self.reset()

@@ -139,6 +139,8 @@ def upper_bound(wins: int, losses: int, level: float, guess: float = 1.0) -> flo
             # kl(p, q) >= p log p + (1 - p) log((1 - p)/(1 - q)), which keeps q below 1.
             most = p * rest if p > 0.5 else 0.25
             q = min(p + math.sqrt(2 * most * goal), 1 - rest * math.exp((entropy - goal) / rest))
+            if q >= 1:  # the root is as near 1 as no number below it
+                return 1.0
         step = (constant - p * log(q) - rest * log(1 - q)) * q * (1 - q) / (q - p)
         q -= step
         if abs(step) < 1e-8 * (1 - q):

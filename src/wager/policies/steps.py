@@ -29,6 +29,7 @@ class Step:
     next_arm: Arm
     resumed: bool = False  # whether drafting is resumed in it
     held: bool = False  # whether the policy was not asked, and observes nothing of it
+    cut: bool = False  # whether a draft that it verifies was cut by its request's own limit
 
     @property
     def length(self) -> int:
@@ -70,7 +71,7 @@ class StepRounds:
         self._valued = arms[0]  # the arm that the policy chose last for what it brings
         self._plain_left = 0  # steps without drafts that are still to be played to time them ...
         self._plain_of: tuple[Policy, int] | None = None  # ... for this policy and bucket of batch sizes
-        self._mixed = False  # whether the last step that was planned also prefills
+        self._unseen = False  # whether the last step that was planned also prefills, or verifies drafts that were cut
         self._observed: set[int] = set()  # buckets of batch sizes of which a round was observed
         self._kinds: set[tuple[int, Kind]] = set()  # buckets of batch sizes and drafts that have passed, with overlap
         self._chose = policy  # the arm of the last step
@@ -82,20 +83,22 @@ class StepRounds:
         self._lag = 0  # the same when that was last resumed, until that round's step is planned
 
     def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
-             *, off: bool = False) -> Step:  # fmt: skip
+             *, off: bool = False, longest: int | None = None, cut: bool = False) -> Step:  # fmt: skip
         """The step now being scheduled; ``Step.length`` is how much to draft in it.
 
         batch: requests that will decode in the next step; verifying: those that decode in this one; drafted_by: the
-        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted.
+        arm whose drafts are verified, where that is not the one chosen last; off: nothing may be drafted; longest: as
+        many tokens may be, any number if None; cut: as in Step.
         """
         arm = drafted_by or self._arm
-        step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm)
+        step = Step(self._chose, verifying, drafted, mixed, arm, self._lag, arm, cut=cut)
         self._lag, self._batch, self._held, self.trying = 0, batch, None, False
         if self._plain_of != (self.policy, bucket(batch)):
             self._plain_left = 0
-        again, self._mixed = mixed and self._mixed, mixed
+        unseen = mixed or cut
+        again, self._unseen = unseen and self._unseen, unseen
         self._chose = self.policy
-        if off or (mixed and not self._known_load(batch)):
+        if off or longest == 0 or (mixed and not self._known_load(batch)):
             # Nothing was observed at this load, and nothing is while prompts keep coming: exploring lengths would only
             # cost, where it costs most.
             step.next_arm = self.arms[0]
@@ -109,6 +112,7 @@ class StepRounds:
             if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)
                 self.trying = self.trying or step.next_arm is not chosen
+            step.next_arm = self._within(step.next_arm, longest)
             step.resumed = bool(self._pause and step.next_arm.drafter == self._drafter)
             self._lag = self._pause if step.resumed else 0
         self._pass(step.next_arm)
@@ -116,14 +120,21 @@ class StepRounds:
         return step
 
     def _to_learn(self, chosen: Arm, again: bool) -> Arm:
-        """The arm chosen, unless that is to learn of it and one mixed step follows the other (``again``): rounds of
-        such steps are not observed, so that a probe would be made again in each."""
+        """The arm chosen, unless that is to learn of it and one step that is not observed, mixed or with drafts cut,
+        follows the other (``again``): a probe would be made again in each."""
         if not self.policy.exploring:
             self._valued = chosen
         elif again:
             return self._valued
         self.trying = chosen is not self._valued
         return chosen
+
+    def _within(self, arm: Arm, longest: int | None) -> Arm:
+        """This arm, or the longest one of its drafter with so many tokens; `off` where there is none."""
+        if longest is None or arm.length <= longest:
+            return arm
+        shorter = [one for one in self.arms if one.drafter == arm.drafter and one.length <= longest]
+        return max(shorter, key=lambda one: one.length, default=self.arms[0])
 
     def _in_a_row(self, chosen: Arm, batch: int, mixed: bool) -> Arm:
         """The arm chosen, or `off` while plain steps of a batch are timed and not enough of them have passed. Steps
@@ -197,14 +208,15 @@ class StepRounds:
     def observe(
         self, step: Step, accepted: int, emitted: int, seconds: float, survivors: tuple[int, ...] = ()
     ) -> Counts:
-        """The step is over and took so long; what it verified is observed unless it was mixed.
+        """The step is over and took so long; what it verified is observed unless it was mixed, or drafts were cut.
 
         survivors: as in Round.
         """
         self.tokens += emitted
         arm, batch = step.arm, step.batch
         accepted = min(accepted, step.drafted)
-        if step.mixed or not batch or not emitted:  # counted, but not timed: the prefill's seconds are no arm's
+        if step.mixed or step.cut or not batch or not emitted:
+            # Counted, but not timed: the prefill's seconds are no arm's, and a draft that was cut was not rejected.
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
         drafts = self._kind(arm)
         kind = bucket(batch), drafts

@@ -69,9 +69,12 @@ def load_trace(path: str | Path, *, speed: float = 1.0) -> tuple[Arrival, ...]:
                 start = start or when
                 seconds = (when - start).total_seconds() / speed
                 rows.append(Arrival(seconds, int(row["ContextTokens"]), max(1, int(row["GeneratedTokens"]))))
+    except UnicodeDecodeError:
+        raise ValueError(f"{path} is not a load trace: it is no text in UTF-8") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
-        needs = f"it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens ({error!r})"
-        raise ValueError(f"{path} is not a load trace: {needs}") from error
+        why = f"it has no column {error.args[0]}" if isinstance(error, KeyError) else str(error)[:200]
+        needs = "it needs the columns TIMESTAMP, ContextTokens and GeneratedTokens"
+        raise ValueError(f"{path} is not a load trace: {needs} ({why})") from error
     require(bool(rows), f"{path} is not a load trace: it has no rows")
     return tuple(rows)
 

@@ -6,18 +6,27 @@ missed. `lagging_head` and `lagging_draft_model` say what each kind of drafter h
 
 How many of the drafted tokens in a step are right is known on the device only. The CPU counts all of them: it knows
 how many tokens a request has missed at most.
+
+What was missed is written where the worker's block table says. That table is append-only: of a layer that keeps only a
+window of a text (sliding window, chunks, Mamba) it still names blocks that vLLM has freed meanwhile and that may be
+another request's. So a drafter skips steps only where each of its layers keeps the whole text.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from vllm.logger import init_logger
 
 if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.worker.gpu.input_batch import InputBatch
+
+logger = init_logger("vllm.wager")
 
 BATCH, HIDDEN, AUXILIARY, SAMPLED, LAST = 0, 3, 4, 5, 7  # arguments of propose() by position
 WINDOW = 512  # tokens of a request that are missed at most
@@ -34,18 +43,40 @@ def may_skip_steps(speculator: Any, kind: type[Any]) -> bool:
     return max(ranks) == 1 and not config.model_config.is_multimodal_model
 
 
+def keeps_whole_texts(layers: Collection[str], cache: KVCacheConfig) -> bool:
+    """Whether no block of these layers is freed before its request is over.
+
+    Decided by exact types: a derived one may free blocks, as reference sliding windows do. Where vLLM gives a layer
+    with a window the specification of full attention, it keeps all of its blocks.
+    """
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec, UniformTypeKVCacheSpecs
+
+    specs: dict[str, Any] = {}
+    for group in cache.kv_cache_groups:
+        spec = group.kv_cache_spec
+        own = spec.kv_cache_specs if isinstance(spec, UniformTypeKVCacheSpecs) else {}
+        specs.update({name: own.get(name, spec) for name in group.layer_names})
+    return all(type(specs.get(name)) in (FullAttentionSpec, MLAAttentionSpec) for name in layers)
+
+
 class Lagging(ABC):
-    """What the requests of an engine have missed; wraps the speculator's ``propose`` and the states'
-    ``remove_request``."""
+    """What the requests of an engine have missed; wraps the speculator's ``propose`` and ``set_attn`` and the states'
+    ``remove_request``.
+
+    It skips steps once ``set_attn``, which is told what the drafter's layers keep, has found that it can.
+    """
 
     def __init__(self, speculator: Any, states: Any, window: int) -> None:
         self.speculator, self.window = speculator, window
         self.most_missed = np.zeros(speculator.max_num_reqs, dtype=np.int64)  # tokens by slot, at most
         self.catch_ups = 0  # times that what was missed was read
+        self.skips = False  # whether it can skip steps
         self._slot_mappings: torch.Tensor | None = None
         self._propose = speculator.propose
+        self._set_attn = speculator.set_attn
         self._remove = states.remove_request
-        speculator.propose, states.remove_request = self.propose, self.remove_request
+        speculator.propose, speculator.set_attn = self.propose, self.set_attn
+        states.remove_request = self.remove_request
         speculator.lagging = self
 
     @abstractmethod
@@ -66,6 +97,19 @@ class Lagging(ABC):
 
     def warm_up(self) -> None:  # noqa: B027  # most have nothing to compile
         """Compile what would otherwise be compiled while a request waits."""
+
+    def set_attn(self, model_state: Any, kv_cache_config: KVCacheConfig, *given: Any, **named: Any) -> None:
+        """The engine's KV cache is settled: whether the drafter can skip steps."""
+        self._set_attn(model_state, kv_cache_config, *given, **named)
+        self.skips = keeps_whole_texts(self.speculator.draft_attn_layer_names, kv_cache_config)
+        if self.skips:
+            logger.info("wager: the drafter runs only in steps it drafts in, and reads up to %d tokens it missed",
+                        self.window)  # fmt: skip
+        else:
+            logger.info_once(
+                "wager: the drafter has layers without full attention, whose KV cache cannot be completed later; it "
+                "runs in every step"
+            )
 
     def remove_request(self, name: str) -> int | None:
         """A request is over or preempted: its slot has missed nothing."""

@@ -34,7 +34,7 @@ class LaggingDraftModel(Lagging):
         self.states = states  # whose table of texts may still be replaced by one on the device
 
     def propose(self, *given: Any, **named: Any) -> Any:
-        if named.get("dummy_run"):
+        if named.get("dummy_run") or not self.skips:
             return self._propose(*given, **named)
         batch: InputBatch = given[BATCH]
         slots, new = batch.idx_mapping_np[: batch.num_reqs], batch.num_scheduled_tokens

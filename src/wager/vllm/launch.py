@@ -77,6 +77,9 @@ def arguments(
     if "scheduler_cls" in given:
         raise ValueError("wager is the scheduler class here; leave scheduler_cls out")
     rows = given.get("max_num_seqs")
+    if own := [spec for spec in settings.drafters if spec.startswith(f"{ADOPTED}:")]:
+        stands = "stands for a speculative configuration of your own; give that itself, with --speculative-config"
+        raise ValueError(f"drafter {own[0]!r} {stands}")
     extra = _extra(given.pop("speculative_config", None))
     if extra.keys() & OWN_CHOICE:
         settings = adopt(settings, extra)
@@ -207,14 +210,16 @@ def on_cpu() -> bool:
 
 
 def idle_overhead(plain: Any, speculating: Any) -> list[str]:
-    """What turning speculation on changes in an engine even while nothing is drafted, one sentence each.
+    """What turning speculation on changes in an engine even while nothing is drafted, and which requests it then
+    refuses, one sentence each.
 
     Both are vLLM's own configurations of the same engine, without and with speculation.
     """
     found = [(what, of(plain), of(speculating)) for what, of in _FEATURES.items()]
     said = [f"{what}: {one} without speculation, {other} with it" for what, one, other in found if one != other]
-    method = speculating.speculative_config.method
-    skipping = method in (*HEADS, "draft_model") or method.endswith("mtp")
+    speculative = speculating.speculative_config
+    method = speculative.method
+    skipping = method in (*HEADS, "draft_model", "mtp") and _reads_all(speculative.draft_model_config)
     lags = getattr(speculating, "use_v2_model_runner", False) and skipping
     if method not in ("ngram", "ngram_gpu", "custom_class") and not lags:  # wager.vllm.lagging
         said.append("drafter: one forward a step even at length 0, which keeps its cache in step")
@@ -223,7 +228,21 @@ def idle_overhead(plain: Any, speculating: Any) -> list[str]:
             "CUDA graphs: whole ones only for steps in which every request has exactly the maximum length or none; "
             "drafts of unequal lengths run piecewise"
         )
+    with compat.quiet():
+        defaults = speculating.model_config.get_diff_sampling_param()
+    if (least := defaults.get("min_p", 0)) > 0:
+        said.append(
+            f"requests: the model's generation config sets min_p to {least}, and vLLM refuses requests with min_p "
+            """beside speculation; pass --override-generation-config '{"min_p": 0}', or let each request set it to 0"""
+        )
     return said
+
+
+def _reads_all(drafter: Any) -> bool:
+    """Whether all layers of a model have full attention, as far as its config.json tells."""
+    text = drafter.hf_text_config
+    windows = (getattr(text, name, None) for name in ("sliding_window", "attention_chunk_size"))
+    return not (any(windows) or drafter.is_hybrid or drafter.is_attention_free)
 
 
 def _graphs(config: Any) -> str:

@@ -37,6 +37,7 @@ class Lengths:
         self._chosen = arms[0]  # what that was
         self._before = arms[0], 0  # what was chosen before that, and how often
         self._hold = 0  # steps that its choice is still held for
+        self._within: int | None = None  # most tokens that the last choice was allowed, None for any number
         self._arm = arms[0]  # that is held
         self._plain: Step | None = None  # the last step, if it was held and neither drafted nor verified drafts
         self._repeats = 0  # steps like it since, of which the rounds have not been told
@@ -45,21 +46,22 @@ class Lengths:
         self._counts: list[float] = [0] * 8
 
     def plan(
-        self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None, *, off: bool = False
-    ) -> tuple[Step, float]:
+        self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
+        *, off: bool = False, longest: int | None = None, cut: bool = False,
+    ) -> tuple[Step, float]:  # fmt: skip
         """As `StepRounds.plan`, or `hold` while a choice is held, and when it was scheduled."""
         if self._repeats:
             self.rounds.repeat(self._repeats)
             self._repeats = 0
-        if self._hold > 0 and drafted_by is None and not off:
+        if self._hold > 0 and drafted_by is None and not off and longest == self._within:
             self._hold -= 1
             held = self.rounds.hold(batch, verifying, drafted, mixed)
             if held is not None:
                 self._plain = None if mixed or drafted or held.next_arm.length else held
                 return held, 0.0
-        self._plain = None
+        self._plain, self._within = None, longest
         began = self.clock()
-        step = self.rounds.plan(batch, verifying, drafted, mixed, drafted_by, off=off)
+        step = self.rounds.plan(batch, verifying, drafted, mixed, drafted_by, off=off, longest=longest, cut=cut)
         self._choosing = self.clock() - began
         self._decision += self._choosing
         # Right after a change every step tells something new, but not where a probe is over, or a few steps of another.

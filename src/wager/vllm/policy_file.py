@@ -7,11 +7,14 @@ import os
 from time import monotonic
 
 from wager.policies import Policy
+from wager.vllm.guarded import guard
 from wager.vllm.settings import Settings
 
 log = logging.getLogger("vllm.wager")
 
 INTERVAL = 0.2  # seconds between two looks at the file
+# What a specification that cannot be meant may raise: mostly a sentence, but numbers may be of any size.
+REFUSED = (ValueError, TypeError, ArithmeticError, MemoryError)
 
 
 class PolicyFile:
@@ -19,9 +22,10 @@ class PolicyFile:
 
     def __init__(self, settings: Settings, first: Policy) -> None:
         self._settings, self._path = settings, settings.control
-        self._policies = {settings.policy: first}
+        self._policies = {settings.policy: guard(first)}
         self._now = first
-        self._seen = 0  # nanoseconds: the file as it was last read
+        self._seen = 0, 0  # nanoseconds and bytes: the file as it was last read
+        self._unreadable = False  # whether it was at the last look
         self._next = 0.0
 
     def policy(self) -> Policy:
@@ -34,25 +38,32 @@ class PolicyFile:
 
     def _look(self) -> None:
         try:
-            changed = os.stat(self._path).st_mtime_ns
+            found = os.stat(self._path)
+            # Two writes may fall into one tick of the file system's clock: the first half of a name, and all of it.
+            changed = found.st_mtime_ns, found.st_size
             if changed == self._seen:
                 return
             with open(self._path) as file:
                 spec = file.read().strip()
+            self._unreadable = False
         except FileNotFoundError:
             return
-        except (OSError, UnicodeDecodeError) as error:
-            log.error("wager: cannot read %s, the policy stays as it is: %s", self._path, error)
-            self._next = float("inf")
+        except (OSError, UnicodeDecodeError) as error:  # it may pass: the next look tries again
+            if not self._unreadable:
+                log.error("wager: cannot read %s, the policy stays as it is: %s", self._path, error)
+            self._unreadable = True
             return
-        if not spec:  # being written
-            return
-        self._seen = changed
+        if spec:  # else it is being written
+            self._seen = changed
+            self._play(spec)
+
+    def _play(self, spec: str) -> None:
         # "+" before the name: a fresh start, even where this policy was used before
         name = spec.removeprefix("+")
         try:
             if spec != name or name not in self._policies:
-                self._policies[name] = self._settings.build_policy(name)
+                self._policies[name] = guard(self._settings.build_policy(name))
             self._now = self._policies[name]
-        except ValueError as error:
-            log.error("wager: %s names no policy for this engine, the policy stays as it is: %s", self._path, error)
+        except REFUSED as error:
+            why = str(error) or type(error).__name__
+            log.error("wager: %s names no policy for this engine, the policy stays as it is: %s", self._path, why)

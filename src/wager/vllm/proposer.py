@@ -19,6 +19,7 @@ from wager.drafters import Drafter, registry
 from wager.policies import Policy
 from wager.vllm import compat
 from wager.vllm.choosers import Chooser, Decoding, StepChooser
+from wager.vllm.guarded import guard
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
 from wager.vllm.request_chooser import RequestChooser
@@ -50,7 +51,7 @@ class Proposer:
         require(configured == settings.max_length, f"{differ}; start both with `wager serve` or engine_args")
         drafters = [drafter for drafter in map(registry.build, settings.drafters) if drafter is not None]
         first = int(get_tensor_model_parallel_rank()) == 0  # every rank drafts the same, and its drafts alone are used
-        policy = settings.build_policy()
+        policy = guard(settings.build_policy())
         arms = (OFF, *(Arm(d.name, n) for d in drafters for n in range(1, settings.max_length + 1)))
         seconds = settings.log_seconds if first else 0.0
         meter = Meter(PROPOSER, settings.policy, arms, drafters=settings.names, log_seconds=seconds, export=first)

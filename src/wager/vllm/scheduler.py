@@ -27,6 +27,7 @@ from wager.vllm.compat import (
     set_draft_length,
 )
 from wager.vllm.drafts import MatchOnly
+from wager.vllm.guarded import guard
 from wager.vllm.lengths import Lengths
 from wager.vllm.metrics import Meter
 from wager.vllm.policy_file import PolicyFile
@@ -69,6 +70,7 @@ class _Limits(SchedulerHooks):
                 "both with `wager serve` or engine_args"
             )
         self._limits: dict[str, int] = {}  # request -> most tokens to draft for it, where it set a limit
+        self._cut: set[str] = set()  # requests whose next draft was cut by that
         # requests beside which nothing may be drafted; None: there are no such
         self._sampled: set[str] | None = set() if drafts_break_sampling() else None
         if self._sampled is not None:
@@ -86,6 +88,7 @@ class _Limits(SchedulerHooks):
         super().add_request(request)  # type: ignore[misc]
         if limit is not None:
             self._limits = {name: n for name, n in self._limits.items() if name in self.requests}
+            self._cut &= self._limits.keys()
             self._limits[request.request_id] = limit
             self.sees_drafts = True
 
@@ -101,8 +104,9 @@ class _Limits(SchedulerHooks):
     def drafts_ready(self) -> None:
         for name, limit in self._limits.items():
             request = self.requests.get(name)
-            if request is not None:
+            if request is not None and len(request.spec_token_ids) > limit:
                 self.truncate_draft(request, limit)
+                self._cut.add(name)
 
 
 class _Adaptive(_Limits):
@@ -111,7 +115,7 @@ class _Adaptive(_Limits):
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         settings = engine_settings(self.vllm_config)
-        policy = settings.build_policy()
+        policy = guard(settings.build_policy())
         parallel = self.vllm_config.parallel_config
         replica = parallel.data_parallel_index
         self.state_file = open_state(Path(settings.state), policy, replica) if settings.state else None
@@ -148,7 +152,10 @@ class _Adaptive(_Limits):
         if self.control is not None:
             self.lengths.rounds.policy = self.control.policy()
         drafted_by = None if self._arms is None else self._drafted_by(scheduler_output)
-        step, began = self.lengths.plan(batch, verifying, drafted, mixed, drafted_by, off=bool(self._sampled))
+        longest, cut = self._limited(scheduler_output) if self._limits else (None, False)
+        step, began = self.lengths.plan(
+            batch, verifying, drafted, mixed, drafted_by, off=bool(self._sampled), longest=longest, cut=cut
+        )
         if self._arms is not None:
             self._arms = {name: arm for name, arm in self._arms.items() if name in self.requests}
             self._arms.update(dict.fromkeys(scheduler_output.num_scheduled_tokens, step.next_arm))
@@ -157,6 +164,21 @@ class _Adaptive(_Limits):
         alone = self._matching and arm.drafter == self._matching
         set_draft_length(scheduler_output, MatchOnly(arm.length) if alone else arm.length)
         self._flights.append((scheduler_output, step, began))
+
+    def _limited(self, scheduler_output: SchedulerOutput) -> tuple[int | None, bool]:
+        """Most tokens that any request of the next step takes, None where one has no limit, and whether a draft that
+        this step verifies was cut."""
+        scheduled = scheduler_output.num_scheduled_tokens
+        cut = self._cut & scheduled.keys()
+        self._cut -= cut
+        decoding = [name for name, tokens in scheduled.items() if self._decodes(name, tokens)]
+        limited = bool(decoding) and self._limits.keys() >= set(decoding)
+        return max(self._limits[name] for name in decoding) if limited else None, bool(cut)
+
+    def _decodes(self, name: str, tokens: int) -> bool:
+        """Whether a request of which so many tokens are scheduled will decode in the next step."""
+        request = self.requests[name]
+        return bool(request.num_computed_tokens + tokens >= request.num_tokens + request.num_output_placeholders)
 
     def _drafted_by(self, scheduler_output: SchedulerOutput) -> Arm:
         """The arm whose drafts this step verifies, in a pipeline: it has several steps under way, each with requests
@@ -176,8 +198,7 @@ class _Adaptive(_Limits):
         after = now = len(scheduled) - len(odd)
         for name in odd:
             request, tokens = self.requests[name], scheduled[name]
-            known = request.num_tokens + request.num_output_placeholders
-            after += request.num_computed_tokens + tokens >= known
+            after += self._decodes(name, tokens)
             now += tokens - len(drafts.get(name, ())) == 1 and request.num_computed_tokens >= request.num_prompt_tokens
         return after, now
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from wager.core import OFF, Arm
-from wager.core.require import nearest, require
+from wager.core.require import is_whole, nearest, require
 from wager.drafters import registry, shipped
 from wager.policies import POLICIES, Policy, build
 from wager.policies.registry import parse
@@ -23,6 +23,8 @@ NAMED = {"eagle": "eagle", "eagle3": "eagle3", "draft": "draft-model"}
 ADOPTED = "vllm"  # before the colon of vllm:METHOD: whatever the user's own speculative_config says
 # Methods of vLLM's that draft, or verify, a length of their own.
 FIXED = ("custom_class", "extract_hidden_states", "medusa", "mlp_speculator", "suffix")
+# What vLLM may take a model for, by its name or its config.json, where its method is called draft_model.
+TAKEN_FOR = ("eagle", "eagle3", "mtp", "dflash", "dspark")
 # Drafters that wager runs, any number of them side by side.
 OWN_DRAFTERS = registry.servable()
 MATCHING = (
@@ -203,9 +205,10 @@ def adopt(settings: Settings, config: Mapping[str, Any]) -> Settings:
     Matching drafters that were named stand beside it. ValueError in one sentence where its length cannot adapt.
     """
     method, length = config.get("method"), config.get("num_speculative_tokens")
-    if not isinstance(method, str) or not isinstance(length, int):
+    if not isinstance(method, str) or not isinstance(length, int) or not is_whole(length):
         needs = "its method and num_speculative_tokens, which is then the maximum length"
         raise ValueError(f"a speculative_config of your own names {needs}")
+    method = "mtp" if method.endswith("_mtp") else method  # as vLLM calls it: names of single models are older ones
     if method in FIXED:
         raise ValueError(f"vLLM's method {method!r} has a draft length of its own, which wager cannot change")
     if config.get("enable_adaptive_verification"):
@@ -232,7 +235,8 @@ def engine_settings(config: Any) -> Settings:
 def speculative_methods(settings: Settings) -> tuple[str, ...]:
     """The methods of vLLM's that these drafters can be run by.
 
-    There is one for n-grams on the CPU and one on a GPU, and one for EAGLE heads and one for those of EAGLE-3.
+    There is one for n-grams on the CPU and one on a GPU, and one for EAGLE heads and one for those of EAGLE-3. Of a
+    configuration of the user's own vLLM itself tells whether a draft model is a head.
     """
     if not settings.model:
         return ("ngram_gpu" if settings.speculator else "custom_class",)
@@ -241,6 +245,8 @@ def speculative_methods(settings: Settings) -> tuple[str, ...]:
     method = name.partition(":")[2] if kind == ADOPTED else ENGINE_DRAFTERS[kind]
     if kind in HEADS:
         return HEADS
+    if kind == ADOPTED and method == "draft_model":
+        return method, *TAKEN_FOR
     return ("ngram", "ngram_gpu") if method == "ngram" else (method,)
 
 

@@ -193,10 +193,7 @@ def make_speculator(original: Any, config: VllmConfig, device: torch.device, sta
         speculator = original(config, device, states)
         if isinstance(speculator, StandaloneARSpeculator):
             limit_draft_model(speculator)
-        if (lagging := skip_steps(speculator, states)) is not None:
-            logger.info(
-                "wager: %s runs only in steps it drafts in, and catches up on up to %d tokens", method, lagging.window
-            )
+        skip_steps(speculator, states)
         if settings.speculator:
             logger.info("wager: drafting by matching beside %s on %s: %s", method, device, named)
             add_matching(speculator, settings, states, device)

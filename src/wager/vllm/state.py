@@ -3,6 +3,7 @@
 import atexit
 import logging
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from wager.core.state_file import StateFile
@@ -30,7 +31,10 @@ def open_state(path: Path, policy: Policy, replica: int = 0) -> StateFile:
 
 
 def _begin_with_another(folder: Path, policy: Policy) -> None:
-    saved = {other: other.stat().st_mtime for other in folder.glob("*.json")}
+    saved: dict[Path, float] = {}  # when
+    for other in folder.glob("*.json"):
+        with suppress(OSError):  # a link to nothing, or another replica has just replaced it
+            saved[other] = other.stat().st_mtime
     for other in sorted(saved, key=saved.__getitem__, reverse=True):
         if StateFile(other, policy, warn=log.debug).loaded is not None:
             log.info("wager: the policy begins with what is in %s", other)
