@@ -20,6 +20,14 @@ def test_chat_through_a_pipe_answers_each_line_and_obeys_commands(wager: Wager) 
     assert ">" not in done.out
 
 
+@pytest.mark.parametrize("word", ["/quit", "/exit"])
+def test_chat_ends_where_it_is_told_to(wager: Wager, word: str) -> None:
+    done = wager("chat", *SHORT, stdin=f"{word}\nnever read\n")
+    assert done.code == 0, done.err
+    assert done.out == ""
+    assert "there is no" not in done.err
+
+
 def test_chat_keeps_the_conversation_until_it_is_reset(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
     from wager.decoding.decoder import Decoder
 

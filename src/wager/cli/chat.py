@@ -57,7 +57,7 @@ class Chat:
         if sys.stdin.isatty():
             self._tell(f"{self.session.options.model}; /help lists the commands, Ctrl-D ends")
         for line in filter(None, self._lines()):
-            if line == "/quit":
+            if line in ("/quit", "/exit"):
                 return
             if re.fullmatch(r"/\w*", line):
                 self._obey(line)
