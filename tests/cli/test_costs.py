@@ -47,6 +47,8 @@ def test_rounds_are_profiled_by_arm_temperature_and_path(tmp_path: Path) -> None
 
     model = tiny()
     head = f"eagle={save(tmp_path / 'head', model)}"
-    rows = profile(model, None, head, ["off", "eagle:2"], [0.0], 8, 1, [PROMPT])
-    assert [(row["arm"], row["path"]) for row in rows] == [("off", "host"), ("eagle:2", "host"), ("eagle:2", "device")]
-    assert all(row["round_seconds"] > 0 for row in rows)
+    how: dict[str, Any] = {"policies": ["auto"], "beside": ["suffix"]}
+    rows = profile(model, None, head, ["off", "eagle:2"], [0.0], 8, 1, [PROMPT], **how)
+    cases = [("off", "host"), ("eagle:2", "host"), ("eagle:2", "device"), ("auto", "device")]
+    assert [(row["arm"], row["path"]) for row in rows] == cases
+    assert all(row["round_seconds"] > row["exposed_seconds"] > 0 for row in rows)

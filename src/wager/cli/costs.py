@@ -60,6 +60,12 @@ def rounds(
     *,
     head: Annotated[str, option("The head that drafts.")] = "eagle:ofa",
     arms: Annotated[str, option("Lengths and trees of its arms, in addition to off.")] = "4,4@4x16,6@8x32",
+    policy: Annotated[
+        list[str] | None, option("A policy that chooses among all arms; repeat it.", "--policy", "-p", shown="none")
+    ] = None,
+    beside: Annotated[
+        str, option("Drafters that policies have beside the head, with lengths 1 to 8.")
+    ] = "suffix,prompt-lookup",
     temperatures: Annotated[str, option("Temperatures; 0 is greedy.")] = "0,1",
     tokens: Annotated[int, option("Tokens of each text.", min=8)] = 128,
     repeats: Annotated[int, option("Interleaved repetitions.", min=1)] = 3,
@@ -75,15 +81,18 @@ def rounds(
         raise ValueError("wager lab rounds needs an NVIDIA GPU: on a CPU no round stays on the device")
     model, tokenizer = target.load()
     names = ["off", *(f"{head}:{arm}" for arm in arms.split(","))]
-    rows = profile(model, tokenizer, head, names, [float(t) for t in temperatures.split(",")], tokens, repeats)
-    columns = ("arm", "T", "path", "MAT", "ms", "tok/s", "draft", "verify", "own", "launch", "wait")
+    at, others = [float(t) for t in temperatures.split(",")], [name for name in beside.split(",") if name]
+    rows = profile(model, tokenizer, head, names, at, tokens, repeats, policies=policy or (), beside=others)
+    columns = ("arm", "T", "path", "MAT", "ms", "tok/s", "draft", "verify", "own", "launch", "wait", "exposed")
     shown = table(
         "rounds, medians: ms of a round, of drafting and verifying; µs of the host's own work", columns, left=3
     )
     for row in rows:
         figures = (f"{row['mat']:.2f}", f"{row['round_seconds'] * 1e3:.2f}")
         rest = (f"{row[name] * 1e3:.2f}" for name in ("draft_seconds", "verify_seconds"))
-        host = (f"{row[name] * 1e6:.0f}" for name in ("own_seconds", "launch_seconds", "wait_seconds"))
+        host = (
+            f"{row[name] * 1e6:.0f}" for name in ("own_seconds", "launch_seconds", "wait_seconds", "exposed_seconds")
+        )
         case = row["arm"], f"{row['temperature']:g}", row["path"]
         shown.add_row(*case, *figures, f"{row['tokens_per_second']:.0f}", *rest, *host)
     Console().print(shown)
@@ -91,6 +100,7 @@ def rounds(
         "model": target.model,
         **described(model),
         "head": head,
+        "beside": others if policy else [],
         "tokens": tokens,
         "repeats": repeats,
     }
