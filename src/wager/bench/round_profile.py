@@ -37,6 +37,7 @@ def profile(
     """Medians over texts for each arm, temperature and path, interleaved; policies have the arms of these other
     drafters too."""
     decoders = {arm: _decoder(model, tokenizer, head, arm) for arm in arms}
+    policies = [policy for policy in policies if policy not in decoders]
     for policy in policies:
         decoders[policy] = _choosing(model, tokenizer, [head, *beside], policy, arms)
     cases = [(arm, t, path) for t in temperatures for arm in arms for path in ("host", "device") if _has(arm, path)]
@@ -80,6 +81,8 @@ def _played(decoder: Decoder, prompt: Any, case: tuple[str, float, str], tokens:
     heads = [drafter for drafter in decoder.drafters.values() if isinstance(drafter, Eagle)]
     for drafter in heads:
         drafter.on_device = path == "device"
+    for drafter in decoder.drafters.values():  # what it wrote before would be there to copy
+        drafter.forget()
     own: list[float] = []
     exposed: list[float] = []  # seconds in which the device waits for the host before a round
     with timed_stages(heads) as stages, timed_idling(heads) as idling:

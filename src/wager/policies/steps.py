@@ -60,8 +60,9 @@ class StepRounds:
     to nothing: what the last one's drafts cost is told by rounds of the same length.
     """
 
-    def __init__(self, policy: Policy, arms: tuple[Arm, ...], *, overlap: bool = False) -> None:
+    def __init__(self, policy: Policy, arms: tuple[Arm, ...], *, overlap: bool = False, dear: bool = False) -> None:
         self.policy, self.arms, self.overlap = policy, arms, overlap
+        self.dear = dear  # whether a whole model drafts: a token of it may take longer than a step without drafts
         self.latency = StepLatency()
         self.tokens = 0  # emitted since the engine started
         self._drafter = arms[-1].drafter
@@ -81,6 +82,7 @@ class StepRounds:
         self._pause = 0  # tokens at most since the last drafter drafted
         self._idle = 0  # steps since anything was drafted
         self._lag = 0  # the same when that was last resumed, until that round's step is planned
+        self._more = 0.0  # what the step before took beyond others like it, where another arm drafted in it
 
     def plan(self, batch: int, verifying: int, drafted: int, mixed: bool, drafted_by: Arm | None = None,
              *, off: bool = False, longest: int | None = None, cut: bool = False) -> Step:  # fmt: skip
@@ -108,7 +110,7 @@ class StepRounds:
             lag = {self._drafter: missed} if missed else {}
             chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
             check_merged(chosen)
-            step.next_arm = chosen = self._in_a_row(self._to_learn(chosen, again), batch, mixed)
+            step.next_arm = chosen = self._in_a_row(self._briefly(self._to_learn(chosen, again), batch), batch, mixed)
             if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)
                 self.trying = self.trying or step.next_arm is not chosen
@@ -128,6 +130,18 @@ class StepRounds:
             return self._valued
         self.trying = chosen is not self._valued
         return chosen
+
+    def _briefly(self, arm: Arm, batch: int) -> Arm:
+        """The arm chosen for a single request, or the shortest of its drafter while nothing is known of what drafts of
+        a whole model take: one token tells. (For more requests `auto` does so itself.)"""
+        if not self.dear or batch > 1 or not arm.length or not self.policy.carries or self.timed(batch, arm.drafter):
+            return arm
+        return min((one for one in self.arms if one.drafter == arm.drafter), key=lambda one: one.length)
+
+    def timed(self, batch: int, drafter: str) -> bool:
+        """Whether rounds of this drafter at about this batch size were timed between others like them."""
+        arms = (arm for arm in self.arms if arm.drafter == drafter and arm.length)
+        return not self.overlap or any(self.latency.known(batch, self._kind(arm)) for arm in arms)
 
     def _within(self, arm: Arm, longest: int | None) -> Arm:
         """This arm, or the longest one of its drafter with so many tokens; `off` where there is none."""
@@ -215,6 +229,7 @@ class StepRounds:
         self.tokens += emitted
         arm, batch = step.arm, step.batch
         accepted = min(accepted, step.drafted)
+        more, self._more = self._more if step.arm.length else 0.0, 0.0
         if step.mixed or step.cut or not batch or not emitted:
             # Counted, but not timed: the prefill's seconds are no arm's, and a draft that was cut was not rejected.
             return Counts(step.drafted, accepted, min(emitted, accepted + batch), 0.0)
@@ -230,14 +245,23 @@ class StepRounds:
             self.latency.observe(batch, drafts, after, seconds, resumed=step.resumed)
             others, draft = (self.latency.drafting(batch, kind) for kind in (after, drafts))
             late = self.latency.switching if step.lag else 0.0
-        elif step.lag and not self.latency.known(batch, drafts):  # what of it was catching up cannot be told
-            others, draft = seconds, 0.0
+        elif (
+            arm.length
+            and not self.latency.known(batch, drafts)
+            and (step.lag or (self.dear and step.next_arm is not arm and not self.timed(batch, arm.drafter)))
+        ):
+            # What of it was drafting or catching up cannot be told, nor when: where the host is the slower one, it was
+            # in the step before.
+            own = others = seconds + more
+            draft = own if self.dear else 0.0  # so that the policy counts all of it
         else:
             usual = self.latency.verifying(batch, drafts)
             if step.lag or step.next_arm is arm:
                 late = self.latency.observe(batch, drafts, 0, seconds, resumed=bool(step.lag))
-            if step.next_arm is not arm and usual:
-                own = usual + late
+            elif usual and self.dear:
+                self._more = max(0.0, seconds - usual)
+            if step.next_arm is not arm:
+                own = usual + late if usual else seconds + more
             draft = self._model_seconds(batch, arm, own - late)
             others = late + draft
         verify = max(1e-9, own - others)  # less what was not verifying: catching up, or the next round's drafting

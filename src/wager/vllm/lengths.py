@@ -25,9 +25,10 @@ class Lengths:
         meter: Meter,
         *,
         overlap: bool = False,
+        dear: bool = False,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
-        self.rounds = StepRounds(policy, arms, overlap=overlap)
+        self.rounds = StepRounds(policy, arms, overlap=overlap, dear=dear)
         self.meter, self.clock = meter, clock
         self._ended = 0.0  # when the last step ended, if requests were left to go on with
         self._decision = 0.0  # seconds spent here since the last step was counted
@@ -73,6 +74,7 @@ class Lengths:
             few = chosen is other and self._repeated < min(times, LONGEST_HOLD)
             self._repeated, self._chosen = times if few else 0, chosen
         asked = mixed or trying or not self.rounds.policy.holds
+        asked = asked or (chosen.length > 0 and not self.rounds.timed(batch, chosen.drafter))
         longest = min(LONGEST_HOLD, self._longest) if chosen.length else min(LONGEST_OFF, 4 * self._longest)
         self._hold = 0 if asked else min(longest, self._repeated)
         return step, began

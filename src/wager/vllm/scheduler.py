@@ -122,7 +122,8 @@ class _Adaptive(_Limits):
         names, seconds = settings.arm_names, settings.log_seconds
         meter = Meter(SCHEDULER, settings.policy, settings.arms, drafters=names, log_seconds=seconds)
         overlap = bool(self.vllm_config.scheduler_config.async_scheduling)
-        self.lengths = Lengths(policy, settings.arms, meter, overlap=overlap)
+        dear = self.vllm_config.speculative_config.method == "draft_model"
+        self.lengths = Lengths(policy, settings.arms, meter, overlap=overlap, dear=dear)
         self.control = PolicyFile(settings, policy) if settings.control else None
         pipeline = parallel.pipeline_parallel_size > 1
         self._arms: dict[str, Arm] | None = {} if pipeline else None  # request -> arm that drafts for it now

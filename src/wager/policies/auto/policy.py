@@ -273,7 +273,8 @@ class Auto(Probing):
             # by what was played: a drafter may have had less to propose than it was allowed
             exploration.trials.note(bucket(batch), RAGGED if arm.length else OFF_STEP)
         if unhinted:
-            if not (batch == 1 and self.latency.resumed(key, length, round)):
+            told = round.verify_seconds > 1e-9 or not round.draft_seconds  # drafting from verifying
+            if told and not (batch == 1 and self.latency.resumed(key, length, round)):
                 self.latency.drafts.line(key, batch).learn(length, round.draft_seconds)
             if batch > 1:
                 self.positional.learn_batch(key, round, length)

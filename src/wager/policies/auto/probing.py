@@ -10,6 +10,8 @@ from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import OFF_STEP, bucket
 
+RAREST = 4.0  # times the usual interval, at most, between two probes
+
 
 class Probing(Reading):
     """The part of `auto` that times plain decoding, tries texts that begin, lets a choice stand, and learns late."""
@@ -105,18 +107,21 @@ class Probing(Reading):
         return exploration.rounds_since_draft >= least
 
     def _probe_interval(self, context: Context, seconds: list[float]) -> int:
-        """Rounds of a batch without drafts until one is probed: all probes together cost `trial_share` of the time."""
+        """Rounds of a batch without drafts until one is probed: all probes together cost about `trial_share` of the
+        time. They are rarest where no draft would pay, were all of it accepted: only that it takes less could change
+        that."""
         interval, batch, lags = self.config.probe_interval, context.batch, context.lag
         if self.exploration.rounds_since_draft < self.config.short_memory:
             return interval
         if 0.0 < self.latency.batches.drafted(batch) < self.config.repeats:  # too few to leave drafting for long
             return int(self.config.short_memory)
-        least = inf
+        plain, least, pays = seconds[1], inf, False
         for _, drafter, arms, _, line in self._plans.get(bucket(batch)) or self._plan(batch):
-            late = self.latency.drafts.catch_up(drafter, lags.get(drafter, 0) * batch, seconds[1])
-            length, width = arms[0][1:]
-            least = min(least, seconds[width] + (line.fixed + line.each * length + late) / batch)
-        return int(min(1.0, least / seconds[1] - 1.0) * interval)
+            late = self.latency.drafts.catch_up(drafter, lags.get(drafter, 0) * batch, plain)
+            drafts = [(n, seconds[width] + (line.fixed + line.each * n) / batch) for _, n, width in arms]
+            least = min(least, drafts[0][1] + late / batch)
+            pays = pays or any((1 + n) * plain > taken for n, taken in drafts)
+        return int((min(RAREST, least / plain - 1.0) if pays else RAREST) * interval)
 
     def _step_kind(
         self, values: tuple[float, float], none: Estimate | None, draft: Estimate | None, batch: int
