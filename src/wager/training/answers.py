@@ -49,6 +49,9 @@ def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: 
     chats = [list(p.messages) for p in prompts]
     tokens = tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
     known = [(p, tuple(ids)) for p, ids in zip(prompts, tokens, strict=True) if len(ids) <= answers.longest_prompt]
+    if not known:
+        longer = f"all prompts are longer than {answers.longest_prompt} tokens"
+        raise ValueError(f"{longer}; raise longest_prompt of the plan, or --longest-prompt")
     made: list[Part] = []
     for temperature, share in zip(answers.temperatures, answers.share, strict=True):
         dice = random.Random(f"{seed} {temperature}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations  # the types of the fields are read as they are written
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from wager.core.require import require
 
@@ -79,52 +80,87 @@ def read(path: Path) -> Plan:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not TOML: {error}") from None
     _refuse_unknown(given, ("target", "answers", "domain", "drafter"), f"{path}")
+    target = given.get("target", "smollm2-135m")
+    require(isinstance(target, str), f"{path}: target is the name of a model or a folder, not {target!r}")
     domains = {
-        name: tuple(_made(Source, one, f"{path}: domain {name}") for one in sources)
-        for name, sources in given.get("domain", {}).items()
+        name: tuple(_source(one, f"{path}: domain {name}") for one in _tables(sources, f"{path}: domain {name}"))
+        for name, sources in _table(given.get("domain", {}), f"{path}: domain").items()
     }
     require(bool(domains), f"{path} names no domain; write [[domain.NAME]] with file and kind")
     drafters: dict[str, Drafter] = {}
-    for one in given.get("drafter", ()):
+    for one in _tables(given.get("drafter", []), f"{path}: drafter"):
         drafter = _made(Drafter, one, f"{path}: drafter")
         _check(f"{path}: drafter {drafter.name!r}", drafter, domains, drafters)
         drafters[drafter.name] = drafter
-    answers = _made(Answers, given.get("answers", {}), f"{path}: answers")
+    return Plan(target, _answers(given.get("answers", {}), f"{path}: answers"), domains, drafters)
+
+
+def _source(given: Any, where: str) -> Source:
+    source = _made(Source, given, where)
+    require(source.take >= 1, f"{where}: take is at least 1, not {source.take}")
+    return source
+
+
+def _answers(given: Any, where: str) -> Answers:
+    answers = _made(Answers, given, where)
     fits = 0 < len(answers.share) == len(answers.temperatures)
-    require(fits, f"{path}: answers needs as many shares as temperatures")
-    fits = min(answers.temperatures) >= 0 and min(answers.share) >= 0 and max(answers.share) <= 1
-    require(fits, f"{path}: temperatures are 0 or more, and shares lie in [0, 1]")
-    return Plan(given.get("target", "smollm2-135m"), answers, domains, drafters)
+    require(fits, f"{where} needs as many shares as temperatures")
+    fits = all(0 <= t < math.inf for t in answers.temperatures) and all(0 <= one <= 1 for one in answers.share)
+    require(fits, f"{where}: temperatures are 0 or more, and shares lie in [0, 1]")
+    once = len({f"{t:g}" for t in answers.temperatures}) == len(answers.temperatures)
+    require(once, f"{where}: a temperature stands twice")
+    least = min(answers.max_tokens, answers.longest_prompt, answers.batch)
+    require(least >= 1, f"{where}: max_tokens, longest_prompt and batch are at least 1, not {least}")
+    return answers
 
 
 def _check(where: str, own: Drafter, domains: Mapping[str, Any], before: Mapping[str, Drafter]) -> None:
     kind, start = own.kind, before.get(own.start)
     require(kind in KINDS, f"{where} is of an unknown kind {kind!r}; choose from {', '.join(KINDS)}")
     require(own.name not in before, f"{where} stands twice")
+    require(Path(own.name).name == own.name, f"{where} is called as a folder can be, such as {kind}-code")
     require(own.name.startswith(f"{kind}-"), f"{where} is called {kind}-SOMETHING, so that it is found by its kind")
     if own.domains != ("*",) and (unknown := [d for d in own.domains if d not in domains]):
         raise ValueError(f"{where} learns from an unknown domain {unknown[0]!r}; there are {', '.join(domains)}")
     above = not own.start or (start is not None and start.kind == kind)
     require(above, f"{where} starts from {own.start!r}, which is no {kind} drafter above it")
-    numbers = (own.steps, own.tokens, own.unroll, own.evaluate, own.patience, own.layers)
-    fits = min(numbers) >= 1 and own.rate > 0 and not own.hidden % (2 * own.heads)
+    numbers = (own.steps, own.tokens, own.unroll, own.evaluate, own.patience, own.layers, own.heads, own.hidden)
+    fits = min(*numbers, own.intermediate) >= 1 and own.rate > 0 and not own.hidden % (2 * own.heads)
     require(fits, f"{where}: numbers are at least 1, the rate above 0, and heads of an even size divide hidden")
+    require(own.frequent >= 0, f"{where}: frequent is 0 or more, not {own.frequent}")
 
 
-def _made(kind: type[T], given: Mapping[str, Any], where: str) -> T:
+def _table(given: Any, where: str) -> Mapping[str, Any]:
+    require(isinstance(given, dict), f"{where} is a table of keys and values, not {given!r}")
+    made: Mapping[str, Any] = given
+    return made
+
+
+def _tables(given: Any, where: str) -> list[Any]:
+    require(isinstance(given, list), f"{where} is written in double brackets, as in [[domain.code]] or [[drafter]]")
+    made: list[Any] = given
+    return made
+
+
+def _made(kind: type[T], given: Any, where: str) -> T:
     """The record from its table, every key known and of the right type."""
     types = get_type_hints(kind)
-    _refuse_unknown(given, types, where)
+    _refuse_unknown(_table(given, where), types, where)
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     for key, value in values.items():
-        wanted = get_origin(types[key]) or types[key]
-        fits = isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool)
-        require(fits, f"{where}: {key} is a {wanted.__name__}, not {value!r}")
+        wanted, of = get_origin(types[key]) or types[key], get_args(types[key])
+        require(_fits(value, wanted), f"{where}: {key} is a {wanted.__name__}, not {value!r}")
+        for each in value if of else ():
+            require(_fits(each, of[0]), f"{where}: each of {key} is a {of[0].__name__}, not {each!r}")
     try:
         return kind(**values)
     except TypeError:
         needed = ", ".join(name for name in types if name in ("file", "kind", "name"))
         raise ValueError(f"{where} needs {needed}") from None
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    return isinstance(value, (int, float) if wanted is float else wanted) and not isinstance(value, bool)
 
 
 def _refuse_unknown(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from wager.core.require import require
 from wager.training.config import Plan, Source
 
 Message = dict[str, str]
@@ -46,6 +47,7 @@ def read(plan: Plan, data: Path, *, seed: int = 0) -> list[Prompt]:
             for messages in _made(source, data, dice)[: source.take]:
                 prompt = Prompt(domain, tuple(messages))
                 found.setdefault(prompt.key, prompt)
+    require(bool(found), "the plan's files hold no record that a prompt is made of; name others")
     return list(found.values())
 
 
@@ -55,12 +57,15 @@ def _made(source: Source, data: Path, dice: random.Random) -> list[list[Message]
     fields, make = RECIPES[source.kind]
     path = data / source.file
     try:
-        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        # splitlines would cut texts at U+2028 too
+        lines = [line for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
         records = [json.loads(line) if path.suffix == ".jsonl" else {"text": line} for line in lines]
-        made = [[_says("user", one)] if isinstance(one, str) else one for one in make(records, source, dice)]
+        made = [one if isinstance(one, list) else [_says("user", one)] for one in make(records, source, dice)]
+        if not all(isinstance(message["content"], str) for messages in made for message in messages):
+            raise TypeError
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}; pass --data with the folder it lies in") from None
-    except (ValueError, KeyError, TypeError, IndexError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise ValueError(f"{path} should hold one JSON record a line with {fields}") from None
     dice.shuffle(made)
     return made
