@@ -71,3 +71,10 @@ def test_a_seed_picks_the_same_prompts_of_every_task_and_two_tasks_can_be_one_pr
     (one, _) = workloads.prompts(data, tasks=["math_then_code"], count=2)
     assert one.task == "math_then_code"
     assert one.text.index("math_reasoning") < one.text.index("def f")
+
+
+def test_a_text_may_hold_any_character_that_ends_a_line_elsewhere(tmp_path: Path) -> None:
+    record = json.dumps({"article": "One\u2028two\u0085three."}, ensure_ascii=False)
+    (tmp_path / "xsum.jsonl").write_text(f"{record}\n", encoding="utf-8")
+    (one,) = workloads.prompts(tmp_path, tasks=("xsum",))
+    assert "One\u2028two\u0085three." in one.text

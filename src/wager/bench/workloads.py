@@ -115,7 +115,8 @@ def _read(path: Path) -> Iterator[tuple[str, str]]:
     """Task and text of every record of a file of public prompts."""
     fields, origin, template = FILES[path.name]
     try:
-        for record in map(json.loads, filter(str.strip, path.read_text(encoding="utf-8").splitlines())):
+        # splitlines would cut texts at U+2028 too
+        for record in map(json.loads, filter(str.strip, path.read_text(encoding="utf-8").split("\n"))):
             category = record["category"] if path.name == "spec_bench.jsonl" else None
             task = _file_task(path.name) if category is None else category if category in SPEC_BENCH else "mt_bench"
             yield task, (template if record.get("input", True) else "{instruction}").format_map(record)
