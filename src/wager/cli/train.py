@@ -15,6 +15,7 @@ from wager.cli.files import Output
 from wager.cli.options import Data, Device, Dtype, Target, Workload
 from wager.cli.parameters import opt, option, options
 from wager.cli.screen import bar, table, wide
+from wager.cli.suite import model_name
 from wager.report.scales import plural
 from wager.training import answers as self_distillation
 from wager.training import config as plans
@@ -75,8 +76,9 @@ def answers(
             update(advance=1, note=f"{total:,} tokens, {total / seconds:,.0f} a second" if seconds else "already there")
 
         left = self_distillation.answer(
-            asked, work, folder, plan.answers.max_tokens, shard=(first, count), minutes=minutes, done=done
-        )
+            asked, work, folder, plan.answers.max_tokens, target=model_name(plan.target), shard=(first, count),
+            minutes=minutes, done=done,
+        )  # fmt: skip
     rate = f", {total / seconds:,.0f} a second" if seconds else ""
     print(f"{mine - left} of {mine} parts in {folder}: {total:,} new tokens{rate}")
 
@@ -104,7 +106,7 @@ def drafters(
     from wager.training.target_check import check_target
 
     check_target(plan, names or ())
-    texts = list(self_distillation.texts(folder))
+    texts = list(self_distillation.texts(folder, model_name(plan.target)))
     model = load_model(plan.target, dtype=dtype, device=device)
     target, about = learners.Target(model), {"target": plan.target, "target_fingerprint": fingerprint(model)}
     chosen = [plan.drafters[name] for name in names or plan.drafters]
@@ -175,18 +177,23 @@ def evaluate(
 ) -> None:
     """Evaluate trained drafters on unseen prompts: tokens per round on every task, acceptance by position."""
     plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
+    names = [folder.name for folder in folders]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"two folders are called {twice!r}; name one of them otherwise, since figures go by name")
     chosen = workloads.prompts(workload.data, tasks=tasks, count=workload.count)
+    from wager.core import files
     from wager.training import build, evaluate, learners
     from wager.training.card import card, note_acceptance, trees_told
 
-    held = [] if workload.held_out is None else evaluate.held_out(self_distillation.texts(workload.held_out))
+    called, kept = model_name(target.model), workload.held_out
+    held = [] if kept is None else evaluate.held_out(self_distillation.texts(kept, called))
     model, tokenizer = target.load()
     read = learners.Target(model)
     judged = {folder.name: build.loaded(folder, read) for folder in folders}
     asked = [made.Prompt(p.task, tuple(p.messages)) for p in chosen]
     with bar("answering") as update:
         sizes = (workload.tokens, workload.longest, workload.kept)
-        texts = evaluate.greedy_answers(model, tokenizer, asked, *sizes, lambda n: update(advance=1, total=n))
+        texts = evaluate.greedy_answers(model, tokenizer, asked, *sizes, lambda n: update(advance=1, total=n), called)
     columns = (*tasks, *dict.fromkeys(text.domain for text in held))
     with bar("judging", len(judged) * len(columns)) as update:
         tell = lambda name, task: update(advance=1, note=f"{name} on {task}")  # noqa: E731
@@ -206,7 +213,7 @@ def evaluate(
         ran = f"{answered}, {model.device.type} in {model.dtype}".replace("torch.", "")
         for folder in folders:
             told = card(folder, plan, cards.name, rows[folder.name], ran) + trees_told(folder)
-            (folder / "README.md").write_text(told, encoding="utf-8")
+            files.write_text(folder / "README.md", told)
             note_acceptance(folder, rows[folder.name])
 
 

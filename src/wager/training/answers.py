@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
+from zipfile import BadZipFile
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +20,8 @@ import numpy as np
 from wager.core import files
 from wager.training.config import Answers
 from wager.training.prompts import Prompt
+
+NEEDED = ("tokens", "lengths", "prompts", "domains", "keys", "temperature")  # what a part's file must hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Text:
     domain: str
     temperature: float
     key: int  # of the prompt
+    target: str = ""  # whose answer it is; empty: it was not noted
 
 
 def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: int = 0) -> list[Part]:
@@ -63,23 +67,27 @@ def parts(prompts: Sequence[Prompt], tokenizer: Any, answers: Answers, *, seed: 
     return made
 
 
-def answer(engine: Engine, work: Sequence[Part], folder: Path, max_tokens: int, *, shard: tuple[int, int] = (0, 1),
-           minutes: float = math.inf, done: Callable[[int, float], None] = lambda *_: None) -> int:  # fmt: skip
+def answer(engine: Engine, work: Sequence[Part], folder: Path, max_tokens: int, *, target: str = "",
+           shard: tuple[int, int] = (0, 1), minutes: float = math.inf,
+           done: Callable[[int, float], None] = lambda *_: None) -> int:  # fmt: skip
     """Answer every part of this shard that is not in the folder yet; ``done`` gets the tokens and seconds of each.
 
-    No part is begun after so many minutes; the number of parts that are left.
+    No part is begun after so many minutes; the number of parts that are left. Parts that are there must hold answers of
+    this ``target`` to the same prompts.
     """
     folder.mkdir(parents=True, exist_ok=True)
     started, left = perf_counter(), 0
     for part in work[shard[0] :: shard[1]]:
         path = folder / f"{part.name}.npz"
         fresh, began = 0, perf_counter()
-        if not path.exists():
+        if path.exists():
+            _check(path, part, target, max_tokens)
+        else:
             if began - started >= 60 * minutes:
                 left += 1
                 continue
             texts = engine(part, max_tokens)
-            _save(path, part, texts)
+            _save(path, part, texts, target, max_tokens)
             fresh = sum(len(t) for t in texts) - sum(len(ids) for _, ids in part.prompts)
         done(fresh, perf_counter() - began if fresh else 0.0)
     return left
@@ -117,7 +125,7 @@ def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
     return texts
 
 
-def _save(path: Path, part: Part, texts: Sequence[Sequence[int]]) -> None:
+def _save(path: Path, part: Part, texts: Sequence[Sequence[int]], target: str, max_tokens: int) -> None:
     """Write a part's texts, whole or not at all."""
     with files.replacing(path) as file:
         np.savez(
@@ -128,22 +136,49 @@ def _save(path: Path, part: Part, texts: Sequence[Sequence[int]]) -> None:
             domains=np.array([p.domain for p, _ in part.prompts]),
             keys=np.array([p.key for p, _ in part.prompts], dtype=np.uint64),
             temperature=np.array(part.temperature),
+            target=np.array(target),
+            max_tokens=np.array(max_tokens),
         )
 
 
-def texts(folder: Path) -> Iterator[Text]:
-    """Every text of the folder, in the order of the parts' names."""
+def _check(path: Path, part: Part, target: str, max_tokens: int) -> None:
+    """Refuse a part that is there and holds other answers than are asked for."""
+    held = _read(path)
+    starts = held["lengths"].cumsum() - held["lengths"]
+    prompts = [tuple(held["tokens"][at : at + n].tolist()) for at, n in zip(starts, held["prompts"], strict=True)]
+    theirs, most = str(held.get("target", "")), int(held.get("max_tokens", max_tokens))
+    other = ""
+    if prompts != [ids for _, ids in part.prompts] or held["keys"].tolist() != [p.key for p, _ in part.prompts]:
+        other = "answers to other prompts"
+    elif theirs and target and theirs != target:
+        other = f"answers of {theirs}, not of {target}"
+    elif most != max_tokens:
+        other = f"answers of up to {most} tokens, not {max_tokens}"
+    if other:
+        raise ValueError(f"{path} holds {other}; give another folder with --answers, or delete the old answers")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path) as part:
+            held = {name: part[name] for name in part.files}
+        return held | {name: held[name] for name in NEEDED}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):
+        raise ValueError(f"{path} holds no answers of this version; delete it and answer again") from None
+
+
+def texts(folder: Path, target: str = "") -> Iterator[Text]:
+    """Every text of the folder, in the order of the parts' names; those of another target are refused."""
     found = sorted(folder.glob("*.npz"))
     if not found:
         raise ValueError(f"no answers in {folder}; make them first with `wager train answers`")
     for path in found:
-        try:
-            with np.load(path) as part:
-                tokens, lengths = part["tokens"], part["lengths"]
-                meta = (part["prompts"], part["domains"], part["keys"])
-                temperature = float(part["temperature"])
-        except (OSError, ValueError, KeyError):
-            raise ValueError(f"{path} holds no answers of this version; delete it and answer again") from None
+        held = _read(path)
+        theirs, temperature = str(held.get("target", "")), float(held["temperature"])
+        if theirs and target and theirs != target:
+            raise ValueError(f"{path} holds answers of {theirs}, not of {target}; name the folder of its own answers")
+        tokens, lengths = held["tokens"], held["lengths"]
+        meta = (held["prompts"], held["domains"], held["keys"])
         ends = lengths.cumsum()
         for end, length, prompt, domain, key in zip(ends, lengths, *meta, strict=True):
-            yield Text(tokens[end - length : end], int(prompt), str(domain), temperature, int(key))
+            yield Text(tokens[end - length : end], int(prompt), str(domain), temperature, int(key), theirs)

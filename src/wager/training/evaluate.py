@@ -75,15 +75,20 @@ def judge(
 
 
 def greedy_answers(model: Any, tokenizer: Any, prompts: Sequence[Prompt], tokens: int, longest: int,
-                   kept: Path | None, done: Callable[[int], None]) -> list[Text]:  # fmt: skip
+                   kept: Path | None, done: Callable[[int], None], target: str = "") -> list[Text]:  # fmt: skip
     """The target's greedy answers, kept in a folder or taken from it; ``done`` gets the number of parts after each."""
     how = Answers((0.0,), (1.0,), tokens, longest, 256 if model.device.type == "cuda" else 1)
     work = answers.parts(prompts, tokenizer, how)
+    left = {prompt.domain for part in work for prompt, _ in part.prompts}
+    if gone := next((prompt.domain for prompt in prompts if prompt.domain not in left), None):
+        longer = f"every prompt of {gone} is longer than {longest} tokens"
+        raise ValueError(f"{longer}; leave it out, or raise --longest-prompt")
     with TemporaryDirectory() as spare:
         folder = kept or Path(spare)
-        answers.answer(answers.transformers_engine(model), work, folder, tokens, done=lambda *_: done(len(work)))
+        engine = answers.transformers_engine(model)
+        answers.answer(engine, work, folder, tokens, target=target, done=lambda *_: done(len(work)))
         wanted = {prompt.key for part in work for prompt, _ in part.prompts}
-        found = {text.key: text for text in answers.texts(folder) if text.key in wanted}
+        found = {text.key: text for text in answers.texts(folder, target) if text.key in wanted}
     if found.keys() != wanted:
         raise ValueError(f"{folder} holds answers to other prompts; give another folder with --answers")
     return list(found.values())
