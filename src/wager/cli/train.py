@@ -105,6 +105,8 @@ def drafters(
     from wager.training import build, learners
     from wager.training.target_check import check_target
 
+    for name in names or plan.drafters:
+        build.check_place(out / name)
     check_target(plan, names or ())
     texts = list(self_distillation.texts(folder, model_name(plan.target)))
     model = load_model(plan.target, dtype=dtype, device=device)

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from wager.core import files
+from wager.core.require import require
 from wager.eagle import checkpoint, speculators
 from wager.models import load_model
 from wager.training.answers import Text
@@ -19,7 +21,7 @@ from wager.training.config import KINDS, Drafter, Plan
 from wager.training.eagle3_learner import Eagle3Learner, layers_of
 from wager.training.evaluate import LENGTHS
 from wager.training.learners import EagleLearner, Learner, SmallLearner, Target
-from wager.training.trainer import Trainer
+from wager.training.trainer import CHECKPOINT, Trainer
 
 Weights = Mapping[str, torch.Tensor]
 Export = Callable[[Path, Mapping[str, Any]], None]
@@ -61,8 +63,8 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
     """What trains a drafter of the plan on these answers, and what writes it to a folder afterwards."""
     if drafter.kind == "eagle3":
         layers_of(target.model.config.num_hidden_layers)  # before anything is computed
-    common = frequent(texts, drafter.frequent) if drafter.frequent else None
-    made, config = learner(drafter, target, columns=None if common is None else torch.from_numpy(common).long())
+    common = _columns(drafter, texts, work)
+    made, config = learner(drafter, target, columns=common)
     domains = tuple(plan.domains) if drafter.domains == ("*",) else drafter.domains
     if drafter.start:
         made.module.load_state_dict(best(work / drafter.start))
@@ -75,9 +77,42 @@ def trainer(plan: Plan, drafter: Drafter, target: Target, texts: Sequence[Text],
         recipe = {**asdict(drafter), **trained}
         held_out = max(running.progress.looks, key=lambda look: float(look["mat"]), default={})  # of the weights kept
         notes = {**about, "recipe": recipe, "held_out": held_out, "depth": target.model.config.num_hidden_layers}
-        save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
+        if not _noted(folder, notes):
+            save(folder, drafter, running.best, config, notes, [] if common is None else common.tolist())
 
     return running, export
+
+
+def check_place(folder: Path) -> None:
+    """Refuse to put a drafter where something else is, which would be removed."""
+    free = not folder.exists() or (folder / "config.json").is_file() or (folder.is_dir() and not any(folder.iterdir()))
+    require(free, f"{folder} exists and holds no drafter; name another folder with --out, or remove it")
+
+
+def _noted(folder: Path, notes: Mapping[str, Any]) -> bool:
+    """Whether the drafter in a folder has these weights already; then its notes are renewed and its card is kept."""
+    path = folder / "config.json"
+    try:
+        content = files.read_json(path)
+    except (OSError, ValueError):
+        return False
+    known, told = content.get("wager"), json.loads(json.dumps(notes))
+    # A look at held-out answers has its seconds: no other weights have the same.
+    marks = [told.get(key) for key in ("held_out", "target_fingerprint")]
+    if not isinstance(known, dict) or marks != [known.get(key) for key in ("held_out", "target_fingerprint")]:
+        return False
+    if known != {**known, **told}:
+        files.write_text(path, json.dumps({**content, "wager": {**known, **told}}, indent=2) + "\n")
+    return True
+
+
+def _columns(drafter: Drafter, texts: Sequence[Text], work: Path) -> torch.Tensor | None:
+    """The tokens that a head may draft; None: all. Weights trained before stay with the tokens they were made for."""
+    if not drafter.frequent:
+        return None
+    own, start = _state(work / drafter.name), _state(work / drafter.start) if drafter.kind == "eagle3" else {}
+    kept: torch.Tensor | None = next((state["columns"] for state in (own, start) if "columns" in state), None)
+    return torch.from_numpy(frequent(texts, drafter.frequent)).long() if kept is None else kept
 
 
 def frequent(texts: Sequence[Text], count: int) -> np.ndarray:
@@ -89,12 +124,19 @@ def frequent(texts: Sequence[Text], count: int) -> np.ndarray:
 
 def best(folder: Path) -> dict[str, torch.Tensor]:
     """The best weights of a drafter trained before."""
-    path = folder / "checkpoint.pt"
+    found: dict[str, torch.Tensor] | None = _state(folder).get("best")
+    if found is None:
+        raise ValueError(f"no checkpoint {folder / CHECKPOINT} to start from; train {folder.name} first")
+    return found
+
+
+def _state(folder: Path) -> dict[str, Any]:
+    """The checkpoint of a drafter trained before; empty where there is none."""
     try:
-        found: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)["best"]
-        return found
-    except (OSError, KeyError, RuntimeError, EOFError, UnpicklingError):
-        raise ValueError(f"no checkpoint {path} to start from; train {folder.name} first") from None
+        state: dict[str, Any] = torch.load(folder / CHECKPOINT, map_location="cpu", weights_only=True)
+        return state if isinstance(state, dict) else {}
+    except (OSError, RuntimeError, EOFError, UnpicklingError):
+        return {}
 
 
 def save(

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from wager.core.require import require
 
 KINDS = ("eagle", "eagle3", "draft")
+STARTS = {"eagle": (), "eagle3": ("frequent",), "draft": ("hidden", "layers", "heads", "intermediate")}  # sizes of both
 T = TypeVar("T")
 
 
@@ -124,6 +125,8 @@ def _check(where: str, own: Drafter, domains: Mapping[str, Any], before: Mapping
         raise ValueError(f"{where} learns from an unknown domain {unknown[0]!r}; there are {', '.join(domains)}")
     above = not own.start or (start is not None and start.kind == kind)
     require(above, f"{where} starts from {own.start!r}, which is no {kind} drafter above it")
+    differs = [name for name in STARTS[kind] if start is not None and getattr(own, name) != getattr(start, name)]
+    require(not differs, f"{where} starts from {own.start!r}; give both the same {', '.join(differs)}")
     numbers = (own.steps, own.tokens, own.unroll, own.evaluate, own.patience, own.layers, own.heads, own.hidden)
     fits = min(*numbers, own.intermediate) >= 1 and own.rate > 0 and not own.hidden % (2 * own.heads)
     require(fits, f"{where}: numbers are at least 1, the rate above 0, and heads of an even size divide hidden")

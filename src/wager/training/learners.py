@@ -228,6 +228,7 @@ class SmallLearner:
     """Trains a small model of its own to say what the target says."""
 
     layers: tuple[int, ...] = ()
+    columns: torch.Tensor | None = None  # it may draft any token
 
     def __init__(self, target: Target, drafter: Drafter, config: Any) -> None:
         from transformers import LlamaForCausalLM

@@ -19,6 +19,7 @@ from wager.training.evaluate import judge
 from wager.training.features import Known, known
 from wager.training.learners import Learner, mixed
 
+CHECKPOINT = "checkpoint.pt"  # in a drafter's work folder
 WARM_UP = 100  # steps, or a tenth of the plan's where that is less
 ADAM: dict[str, Any] = {"betas": (0.9, 0.95), "weight_decay": 0.01}
 CLIP = 1.0  # longest gradient
@@ -50,9 +51,11 @@ class Trainer:
     ) -> None:
         self.learner, self.drafter, self.folder, self.device = learner, drafter, folder, device
         self.train, self.held = split(texts)
-        if not self.train or not self.held:
-            few = f"{len(texts)} answers are too few to train {drafter.name}: none is left to "
-            few += "judge it by" if self.train else "learn from"
+        # of an answer of one token nothing is drafted
+        learns, judges = (any(len(t.tokens) > t.prompt + 1 for t in part) for part in (self.train, self.held))
+        if not learns or not judges:
+            few = f"{len(texts)} answers are too few to train {drafter.name}: none of two tokens or more is left to "
+            few += "judge it by" if learns else "learn from"
             raise ValueError(f"{few}; answer more prompts of its domains greedily")
         self.best: dict[str, torch.Tensor] = {}
         self.progress = Progress()
@@ -65,7 +68,7 @@ class Trainer:
     @property
     def checkpoint(self) -> Path:
         """What the next run goes on from."""
-        return self.folder / "checkpoint.pt"
+        return self.folder / CHECKPOINT
 
     def run(self, *, shown: Callable[[Progress, Look | None], None] = lambda *_: None) -> dict[str, torch.Tensor]:
         """Train to the end of the plan, or until acceptance stops rising; the best weights."""
@@ -133,6 +136,8 @@ class Trainer:
     def _save(self) -> None:
         state: dict[str, Any] = {"drafter": asdict(self.drafter), "progress": asdict(self.progress), "best": self.best}
         state |= {"module": self.learner.module.state_dict(), "optimizer": self.optimizer.state_dict()}
+        if self.learner.columns is not None:
+            state["columns"] = self.learner.columns.cpu()
         with files.replacing(self.checkpoint) as file:
             torch.save(state, file)
         log = {"drafter": asdict(self.drafter), "looks": self.progress.looks}
