@@ -181,3 +181,32 @@ def test_a_run_without_a_folder_gives_the_same_answers_and_writes_nothing(
     assert outline(run) == outline(undisturbed)
     assert not list(tmp_path.iterdir())
     assert all(now > before for before, now in pairwise(frozen)), "answers are left out of collections, too"
+
+
+def test_files_in_its_folder_that_are_not_a_runs_are_left_alone(tmp_path: Path, tiny: Any) -> None:
+    (tmp_path / STATE).mkdir()
+    mine = tmp_path / STATE / "mine.json"
+    mine.write_text("{}")
+    (tmp_path / STATE / "0-1.jsonx1.part").write_text("{")  # of a kill
+    play(tmp_path, tiny, methods="off,ucbspec")
+    assert list((tmp_path / STATE).iterdir()) == [mine]
+
+
+@pytest.mark.parametrize("content", ['{"name": "another program"}', "no JSON"])
+def test_a_file_that_is_no_run_is_not_overwritten_even_afresh(tmp_path: Path, content: str) -> None:
+    (tmp_path / RUN).write_text(content)
+    with pytest.raises(ValueError, match="not a run of wager bench, so it is not overwritten"):
+        Run(parse_methods("off"), [], ["off"], tmp_path, afresh=True)
+    assert (tmp_path / RUN).read_text() == content
+    for own in ('{"format": "wager-run", "vers', ""):  # a damaged run, and an empty file
+        (tmp_path / RUN).write_text(own)
+        Run(parse_methods("off"), [], ["off"], tmp_path, afresh=True).__exit__()
+
+
+def test_a_run_that_resets_policies_otherwise_is_another_one(tmp_path: Path, tiny: Any) -> None:
+    named, asked = parse_methods("off"), tokenize(PROMPTS[:1], Letters(), 64, "cpu")
+    with Run(named, asked, ["off"], tmp_path, max_tokens=TOKENS, reset="paper") as run:
+        for _ in run.play([method.make(Target(tiny, Letters()), ["off"]) for method in named]):
+            pass
+    with pytest.raises(ValueError, match=r"other settings \(--reset: paper there, never here\)"):
+        Run(named, asked, ["off"], tmp_path, max_tokens=TOKENS, reset="never")

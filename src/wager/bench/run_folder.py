@@ -2,8 +2,9 @@
 
 import json
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from wager.core import files
 FORMAT, VERSION = "wager-run", 1
 RUN, ANSWERS, STATE, LOCK = "run.json", "answers.jsonl", "state", ".lock"
 # What two parts of one run must have in common: options of the command, and what is not chosen by one.
-OPTIONS = ("suite", "model", "dtype", "seed", "max_tokens", "longest_prompt", "methods")
+OPTIONS = ("suite", "model", "dtype", "seed", "reset", "max_tokens", "longest_prompt", "methods")
 SETTINGS = (*OPTIONS, "weights", "device", "arms", "prompts", "machine", "versions", "commit")
 ANEW = "--afresh measures everything anew"
 
@@ -42,9 +43,10 @@ class RunFolder:
             raise ValueError(f"another run is writing to {path}; wait for it, or give another --out") from None
         try:
             if afresh:
+                _check_own(path / RUN)
                 for name in (RUN, ANSWERS):
                     (path / name).unlink(missing_ok=True)
-                shutil.rmtree(path / STATE, ignore_errors=True)
+                self._forget()
             self.there = read(path / RUN) if (path / RUN).exists() else None  # the run that is there
             if self.there is not None and not self.there.get("complete") and not _holds_any(path / ANSWERS):
                 self.there = None  # it ended before its first answer
@@ -116,12 +118,29 @@ class RunFolder:
         path = self.path / RUN
         files.write_text(path, json.dumps({"format": FORMAT, "version": VERSION, **content}, allow_nan=False))
         if content["complete"]:
-            shutil.rmtree(self.path / STATE, ignore_errors=True)
+            self._forget()
         return path
+
+    def _forget(self) -> None:
+        """Remove the states of policies, and their folder where nothing else is in it."""
+        folder = self.path / STATE
+        for path in folder.glob("*.json*") if folder.is_dir() else ():  # also what a kill left half written
+            if re.fullmatch(r"\d+-\d+\.json(.*\.part)?", path.name):
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _holds_any(answers: Path) -> bool:
     return answers.exists() and answers.stat().st_size > 0
+
+
+def _check_own(path: Path) -> None:
+    """Refuse to remove a file that is no run of wager's; a damaged one may be removed."""
+    if path.exists() and path.stat().st_size:
+        begins = path.read_bytes()[:100].decode(errors="replace")
+        if f'"{FORMAT}"' not in begins:
+            raise ValueError(f"{path} is not a run of wager bench, so it is not overwritten; give another --out")
 
 
 def read(path: Path) -> dict[str, Any]:
