@@ -43,8 +43,20 @@ def test_any_arms_can_be_compared(data: Path, tmp_path: Path, tiny: Any, cli: Wa
     assert cli(*words, *residual).code == 0
     assert json.loads(made.read_text())["differences"] is None
     one_sentence(cli(*words, "--temperature", "0.7"), "--temperature needs --arms")
+    for idle in (("--alone", "suffix:4"), ("--drafter", "suffix"), ("--no-plain",), ("--router", "plan.toml")):
+        one_sentence(cli(*words, *idle), f"{idle[0]} does nothing without --arms")
+    one_sentence(cli(*words, "--arms", "suffix:2", "--lengths", "3"), "--lengths does nothing beside --arms")
     one_sentence(cli(*words, "--arms", "suffix:2", "--sampling", "lucky"), "not 'lucky'")
     one_sentence(cli(*words, "--arms", "suffix"), "is not an arm")
+
+
+def test_a_method_that_is_named_twice_is_run_once(data: Path, tmp_path: Path, tiny: Any, cli: Wager) -> None:
+    short = ("--data", data, "--task", "qa", "--prompts", "2", "--max-tokens", "8", "--json", "made.json")
+    arms = ("--arms", "off,suffix:2,suffix:2", "--alone", "suffix:2,suffix:4", "-p", "random", "-p", "random")
+    assert cli("bench", "generate", *short, *arms).code == 0
+    result = json.loads((tmp_path / "made.json").read_text())
+    assert [m["method"] for m in result["methods"]] == ["transformers", "off", "suffix:2", "suffix:4", "random"]
+    assert result["differences"]["answers"] == 8
 
 
 def test_every_command_measures_and_writes_what_it_printed(data: Path, tiny: Any, tmp_path: Path, cli: Wager) -> None:

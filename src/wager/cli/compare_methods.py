@@ -75,6 +75,10 @@ class Plan:
         require(self.sampling in RULES, f"--sampling is {' or '.join(RULES)}, not {self.sampling!r}")
         require(bool(self.arms) or not self.temperature, "--temperature needs --arms: without them all is greedy")
         self.free_lengths()
+        more = {"--alone": self.alone, "--drafter": self.drafter, "--no-plain": not self.plain, "--router": self.router}
+        if idle := next((name for name, given in more.items() if given and not self.arms), None):
+            raise ValueError(f"{idle} does nothing without --arms; leave it out, or name the arms")
+        require(not self.lengths or not self.arms, "--lengths does nothing beside --arms; leave one of them out")
 
     def free_lengths(self) -> tuple[int, ...]:
         """Lengths that policies choose from where no arms are named."""
@@ -83,7 +87,7 @@ class Plan:
     def methods(self, draft: Any, classify: Classify | None) -> tuple[list[Method], list[str]]:
         """The methods, and the arms that policies choose from; ``draft`` is a model that drafts, if there is one."""
         plain = [made.transformers_method(made.PLAIN)] if self.plain or not self.arms else []
-        arms, fixed = list(_listed(self.arms)), [*_listed(self.arms), *_listed(self.alone)]
+        arms, fixed = list(dict.fromkeys(_listed(self.arms))), [*_listed(self.arms), *_listed(self.alone)]
         if not self.arms:
             plain.append(made.transformers_method(made.LOOKUP))
             names = ["suffix", "prompt-lookup", *(["retrieval"] if self.datastore is not None else [])]
@@ -94,7 +98,7 @@ class Plan:
             arms = [f"{name}:{length}" for name in names for length in self.free_lengths() or ALONE[name]]
         found = [*plain, made.arm_method(OFF), *(made.arm_method(Arm.parse(arm)) for arm in fixed)]
         found += [made.router_method(classify)] if classify is not None else []
-        return [*found, *map(made.policy_method, self.policy or POLICIES)], arms
+        return list(dict.fromkeys([*found, *map(made.policy_method, self.policy or POLICIES)])), arms
 
     def json(self) -> dict[str, Any]:
         compared = {"arms": _listed(self.arms), "alone": _listed(self.alone), "policies": self.policy or POLICIES}
