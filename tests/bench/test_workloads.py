@@ -78,3 +78,7 @@ def test_a_text_may_hold_any_character_that_ends_a_line_elsewhere(tmp_path: Path
     (tmp_path / "xsum.jsonl").write_text(f"{record}\n", encoding="utf-8")
     (one,) = workloads.prompts(tmp_path, tasks=("xsum",))
     assert "One\u2028two\u0085three." in one.text
+
+
+def test_a_task_that_is_named_twice_is_one_task(data: Path) -> None:
+    assert workloads.prompts(data, tasks=("qa", "qa"), count=2) == workloads.prompts(data, tasks=("qa",), count=2)

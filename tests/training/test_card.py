@@ -29,6 +29,19 @@ def test_trees_are_judged_in_rounds_and_by_their_deepest() -> None:
     assert tree_acceptance(texts, "eagle:other") == {}
 
 
+@pytest.mark.parametrize("depths", [(2, 3), (3, 2)])
+def test_recordings_may_have_trees_of_several_depths(tmp_path: Path, head: Path, depths: tuple[int, int]) -> None:
+    texts = [recorded("qa", {f"{depth}@4x16": [min(n, depth) for n in ACCEPTED]}) for depth in depths]
+    assert tree_acceptance(texts, "eagle:x") == {"4x16": {"qa": [0.5, 0.5, 0.0]}}
+    paths = [tmp_path / f"{number}.jsonl" for number in range(2)]
+    for path, label, depth in zip(paths, ("qa", "rag"), depths, strict=True):
+        with RecordingWriter(path, {"longest": 3}) as writer:
+            writer.write(recorded(label, {f"{depth}@4x16": [min(n, depth) for n in ACCEPTED]}))
+    done = run("train", "trees", head, *paths)
+    assert done.exit_code == 0, done.exception
+    assert "4x16: accepted at each depth 0.50, 0.50, mean over tasks" in done.stdout  # as policies read it
+
+
 @pytest.fixture
 def head(tmp_path: Path) -> Path:
     folder = tmp_path / "eagle-x"

@@ -81,6 +81,7 @@ def prompts(
     folder: Path | None = None, *, tasks: Sequence[str] = TASKS, count: int = 3, seed: int = 0, part: str = "all"
 ) -> list[Prompt]:
     """``count`` prompts of each task, always the same ones for a seed; of one part only, or of all."""
+    tasks = tuple(dict.fromkeys(tasks))  # one that is named twice is one task
     for task in tasks:
         if task not in KNOWN:
             raise ValueError(f"unknown task {task!r}{nearest(str(task), KNOWN)}; choose from {', '.join(KNOWN)}")

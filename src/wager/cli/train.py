@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from wager.bench import workloads
+from wager.bench.run_folder import check_folder
 from wager.cli.files import Output
 from wager.cli.options import Data, Device, Dtype, Target, Workload
 from wager.cli.parameters import opt, option, options
@@ -105,13 +106,15 @@ def drafters(
     from wager.training import build, learners
     from wager.training.target_check import check_target
 
-    for name in names or plan.drafters:
+    names = list(dict.fromkeys(names or plan.drafters))
+    check_folder(out)
+    for name in names:
         build.check_place(out / name)
-    check_target(plan, names or ())
+    check_target(plan, names)
     texts = list(self_distillation.texts(folder, model_name(plan.target)))
     model = load_model(plan.target, dtype=dtype, device=device)
     target, about = learners.Target(model), {"target": plan.target, "target_fingerprint": fingerprint(model)}
-    chosen = [plan.drafters[name] for name in names or plan.drafters]
+    chosen = [plan.drafters[name] for name in names]
     if minutes is not None and not together:
         raise ValueError("--minutes needs --together: drafters trained one after the other do not share the time")
     if together and (start := [drafter.start for drafter in chosen if drafter.start]):
@@ -178,7 +181,7 @@ def evaluate(
     ] = None,
 ) -> None:
     """Evaluate trained drafters on unseen prompts: tokens per round on every task, acceptance by position."""
-    plan, tasks = plans.read(cards) if cards is not None else None, tuple(workload.task or workloads.ALL)
+    plan, tasks = plans.read(cards) if cards is not None else None, tuple(dict.fromkeys(workload.task or workloads.ALL))
     names = [folder.name for folder in folders]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise ValueError(f"two folders are called {twice!r}; name one of them otherwise, since figures go by name")
@@ -300,7 +303,7 @@ def trees(
     made_by = [f"`{head.get('command')}` ({head.get('machine')}, {head.get('date')})" for head, _ in read_ones]
     note_trees(folder, found, f"{plural(len(texts), 'text')}, recorded by {' and '.join(made_by)}")
     for shape, rows in found.items():
-        means = [sum(column) / len(rows) for column in zip(*rows.values(), strict=True)]
+        means = [sum(column) / len(rows) for column in zip(*rows.values(), strict=False)]
         print(f"{shape}: accepted at each depth {', '.join(f'{mean:.2f}' for mean in means)}, mean over tasks")
 
 

@@ -96,7 +96,8 @@ def tree_acceptance(texts: Iterable[Text], drafter: str) -> dict[str, dict[str, 
         recorded = text.tracks[drafter].trees if drafter in text.tracks else {}
         arms = sorted((Arm.parse(f"{drafter}:{name}") for name in recorded), key=lambda arm: arm.length)
         for shape, arm in {str(arm.tree): arm for arm in arms}.items():  # the deepest of each shape
-            own = counts.setdefault((shape, text.label), [[0, 0] for _ in range(arm.length)])
+            own = counts.setdefault((shape, text.label), [])
+            own += [[0, 0] for _ in range(arm.length - len(own))]  # recordings may have trees of several depths
             accepted, at = recorded[f"{arm.length}@{shape}"], 0
             while at < len(accepted):
                 for depth in range(min(accepted[at] + 1, arm.length, len(accepted) - at)):
