@@ -94,3 +94,11 @@ def test_a_wrong_text_ends_the_identity_check_with_1(
 def test_missing_data_is_one_sentence(command: tuple[str, ...], tmp_path: Path, cli: Wager) -> None:
     one_sentence(cli(*command), "pass --data DIR or set WAGER_DATA")
     one_sentence(cli(*command, "--data", tmp_path), "one JSON record a line")
+
+
+@pytest.mark.parametrize("command", [("bench", "generate", "--task", "qa"), ("lab", "identity")])
+def test_answers_that_the_model_cannot_hold_are_refused(
+    command: tuple[str, ...], data: Path, tiny: Any, cli: Wager
+) -> None:
+    """There transformers would go on, and wager would not: texts and seconds could not be compared."""
+    one_sentence(cli(*command, "--data", data, "--max-tokens", "600"), "holds 512 tokens: too few for answers of 600")

@@ -13,7 +13,7 @@ from wager.bench import methods as made
 from wager.bench import verdict
 from wager.bench.methods import Method
 from wager.bench.repeats import Repeats
-from wager.bench.runs import Run, tokenize
+from wager.bench.runs import Run
 from wager.bench.summary import by_method
 from wager.bench.workloads import PARTS, TASKS, chat_ids, prompts
 from wager.cli import options as given
@@ -21,7 +21,7 @@ from wager.cli.files import Output
 from wager.cli.options import Workload
 from wager.cli.parameters import opt, options, parse_ints
 from wager.cli.screen import stage
-from wager.cli.suite import progress, show
+from wager.cli.suite import fitted, progress, show
 from wager.core import OFF, Arm, require
 from wager.policies import build
 from wager.policies.base import PAPER, RESETS
@@ -117,6 +117,7 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
 
     with stage(f"loading {target.model} …"):
         model, tokenizer = target.load()
+    asked = fitted(chosen, target.model, model, tokenizer, tasks.tokens, tasks.longest)
     how = {"do_sample": True, "temperature": plan.temperature, "top_k": 0} if plan.temperature else {}
     classify = _classifier(plan.router, plan.corpora, model, tokenizer) if plan.router is not None else None
     draft = truncated(model, plan.layers) if plan.layers and not plan.arms else None
@@ -124,7 +125,6 @@ def generation(target: given.Target, tasks: Tasks, plan: Plan, output: Output) -
     drawn: dict[str, Any] = {"seed": tasks.seed, "sampling": plan.sampling, "settings": how}
     drawn |= {"answer": tasks.tokens, "reset": tasks.reset}
     shared = made.Target(model, tokenizer, specs=specs, draft=draft, **drawn)
-    asked = tokenize(chosen, tokenizer, tasks.longest, model.device)
     methods, arms = plan.methods(draft, classify)
     every = dict.fromkeys([str(OFF), *arms, *(method.name for method in methods if method.kind == "arm")])
     seeds = range(tasks.seed, tasks.seed + tasks.repeats)

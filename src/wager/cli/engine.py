@@ -19,6 +19,7 @@ from wager.cli.files import Output
 from wager.cli.options import Target, Workload
 from wager.cli.parameters import option, options
 from wager.cli.screen import table, tracked, wide
+from wager.cli.suite import fitted
 from wager.core import require
 from wager.policies import POLICIES
 
@@ -133,9 +134,10 @@ def identity(
     from wager.drafters.draft_model import DraftModel
 
     model, tokenizer = target.load()
+    cut = fitted(chosen, target.model, model, tokenizer, workload.tokens, workload.longest)
     stored, draft = [] if datastore is None else [f"retrieval={datastore}"], DraftModel(truncated(model, 4))
     drafters = list(build_drafters(["suffix", "prompt-lookup", draft, *stored], model, tokenizer).values())
-    asked = [prompt.ids(tokenizer, workload.longest, model.device) for prompt in chosen]
+    asked = [prompt.ids for prompt in cut]
     texts = check_texts(model, drafters, FAMILIES, asked, workload.tokens, every=every)
     records = list(tracked("comparing", texts, len(asked) * (len(FAMILIES) if every else 3)))
     differing = [r for r in records if not r["same"]]
