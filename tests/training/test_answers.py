@@ -91,3 +91,18 @@ def test_a_task_without_a_prompt_short_enough_is_told_before_any_is_answered() -
 def test_two_folders_of_one_name_are_not_judged_as_one(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two folders are called 'eagle-code'"):
         app(["train", "evaluate", str(tmp_path / "eagle-code"), str(tmp_path / "other" / "eagle-code")])
+
+
+SETTINGS = {"repetition_penalty": 1.8, "no_repeat_ngram_size": 2, "suppress_tokens": [5, 6, 7, 8], "min_p": 0.5}
+
+
+@pytest.mark.parametrize(("name", "temperature"), [(name, float(name == "min_p")) for name in SETTINGS])
+def test_answers_are_by_the_targets_distribution_whatever_its_own_settings_are(name: str, temperature: float) -> None:
+    """As vLLM answers, and as drafters are judged: by what the target's features alone say."""
+    model, asked = tiny(), [(Prompt("a", ()), tuple(range(3, 3 + n))) for n in (4, 5, 6)]
+    part = answers.Part("t-0", temperature, tuple(asked))
+    model.generation_config.eos_token_id = None
+    plain = answers.transformers_engine(model)(part, 24)
+    setattr(model.generation_config, name, SETTINGS[name])
+    assert answers.transformers_engine(model)(part, 24) == plain
+    assert getattr(model.generation_config, name) == SETTINGS[name]  # it keeps them

@@ -101,6 +101,7 @@ def transformers_engine(model: Any) -> Engine:
 def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
     """Prompt and answer of each prompt, the end-of-text token included where there is one."""
     import torch
+    from transformers import GenerationConfig
 
     ends = model.generation_config.eos_token_id
     stops = set(ends if isinstance(ends, list) else [] if ends is None else [ends])
@@ -111,13 +112,19 @@ def _answered(model: Any, part: Part, max_tokens: int) -> list[list[int]]:
     for row, (_, tokens) in enumerate(part.prompts):
         ids[row, longest - len(tokens) :] = torch.tensor(tokens)
         mask[row, longest - len(tokens) :] = 1
-    how: dict[str, Any] = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+    how: dict[str, Any] = {"do_sample": False}
     if part.temperature:
         how = {"do_sample": True, "temperature": part.temperature, "top_k": 0, "top_p": 1.0}
     torch.manual_seed(crc32(part.name.encode()))
-    with torch.inference_mode():
-        ids, mask = ids.to(model.device), mask.to(model.device)
-        out = model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens, pad_token_id=pad, **how)
+    # By the target's distribution alone, which drafters learn and are judged by: without penalties or filters that its
+    # own settings may have.
+    own, model.generation_config = model.generation_config, GenerationConfig(eos_token_id=ends)
+    try:
+        with torch.inference_mode():
+            ids, mask = ids.to(model.device), mask.to(model.device)
+            out = model.generate(ids, attention_mask=mask, max_new_tokens=max_tokens, pad_token_id=pad, **how)
+    finally:
+        model.generation_config = own
     texts = []
     for (_, tokens), row in zip(part.prompts, out[:, longest:].tolist(), strict=True):
         end = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
