@@ -68,6 +68,7 @@ class World:
     models: int = 1
     reading: float = 1.0  # times that reading without drafting takes longer than catching up and drafting a token
     merges: bool = False  # whether proposals may be merged into the models' drafts
+    proposing: float = PROPOSING
     late: bool = False  # whether rounds are observed after the next choice, as on a GPU
     deciding: float = 0.0  # of plain decoding that choosing takes: where that is much, a choice is held
     seed: int = 0
@@ -110,9 +111,9 @@ class World:
             hints: dict[str, Hint] = {}
             proposing: dict[str, float] = {}
             if arm is None:
-                names = policy.select_drafters(Context(arms, previous=previous))
+                names = policy.select_drafters(Context(arms, previous=previous, unobserved=waiting is not None))
                 hints = {name: Hint(3, size=8) for name in names if name == "hinted"}
-                proposing = dict.fromkeys(hints, PROPOSING * plain)
+                proposing = dict.fromkeys(hints, self.proposing * plain)
                 known = (arms, 1, emitted, previous, lags, hints, {}, proposing)
                 after = waiting is not None
                 context = Context(*known, remaining=tokens - emitted, unobserved=after, merges=self.merges)

@@ -5,6 +5,8 @@ never exceeds ``allowed_tokens + allowed_share * n``: a draft is run only if tha
 and with the most seconds that it can take. docs/auto.md has the proof, and what it assumes.
 """
 
+from math import inf
+
 from wager.policies.auto.config import AutoConfig
 from wager.policies.base import Learner
 
@@ -14,12 +16,13 @@ class LossBound(Learner):
 
     __slots__ = (
         *("balance", "config", "excess", "kept", "proposing_cost"),
-        *("slower", "timed", "tokens", "unobserved", "waits"),
+        *("latest", "slower", "timed", "tokens", "unobserved", "waits"),
     )
     learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "proposing_cost")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
+        self.proposing_cost, self.latest = 0.0, inf  # plain tokens' time that proposals take, and the latest took
         self.begin()
 
     def begin(self) -> None:
@@ -30,7 +33,6 @@ class LossBound(Learner):
         self.slower = 1.0  # times the most expected that it took
         self.waits = 0  # plain rounds until neither counts any more
         self.timed = False  # whether plain decoding was timed in this text
-        self.proposing_cost = 0.0  # plain tokens' time of the last proposals
         self.unobserved = 0.0  # what a round that was not observed yet may have lost
         self.kept = 0.0  # of the room, for idle models to read with
 
@@ -70,6 +72,10 @@ class LossBound(Learner):
     def readable(self, remaining: int | None) -> float:
         """What idle models may take for reading if everything else does without."""
         return self.room if remaining is None else min(self.room, self.config.allowed_share * remaining)
+
+    def proposed(self, cost: float) -> None:
+        """Proposals took so many plain tokens' time. The lesser of two times in a row counts: one may be a stall."""
+        self.proposing_cost, self.latest = min(cost, self.latest), cost
 
     def drafted(self, emitted: int, seconds: float, most: float, plain: float) -> None:
         """A round with a draft took so long, at ``most`` with all noise, where a plain one takes ``plain``.

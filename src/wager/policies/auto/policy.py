@@ -94,7 +94,8 @@ class Auto(Probing):
         """The cheap drafters whose proposals are worth their seconds, and those due for a probe; none where the text
         cannot afford the seconds."""
         bound, goes_on = self.exploration.bound, context.batch == 1 and context.previous is not None
-        if goes_on and bound.proposing_cost > bound.room and OFF in context.arms:
+        room = bound.room - (self._unsettled() if context.unobserved else 0.0)
+        if goes_on and bound.proposing_cost > room and OFF in context.arms:
             return ()
         return self.exploration.selection.select()
 
@@ -180,7 +181,8 @@ class Auto(Probing):
             return ()
         # what is left of the text's bound once the round that was chosen has taken the most that it can
         taken = now.most_seconds / plain - 1.0 if arm.length and now.most_seconds < inf else 0.0
-        left, share = plain * (bound.room - taken), plain * bound.reading(context.remaining)
+        left = plain * (bound.room - taken) - sum(now.called.values())
+        share = plain * bound.reading(context.remaining)
         readers, now.wait = self._worth_reading(context, now.best, now.rate)
         for name, (_, most) in readers.items():
             if most <= min(left, share):
@@ -293,7 +295,8 @@ class Auto(Probing):
         now, bound = self._now, self.exploration.bound
         plain = min(now.plain_seconds, self.latency.verify.plain or now.plain_seconds)
         proposing = sum(now.called.values())
-        bound.proposing_cost = proposing / plain
+        if now.called:
+            bound.proposed(proposing / plain)
         reading = sum(round.read_seconds.values()) if round.read_seconds else 0.0
         if round.drafted:
             most = now.most_seconds * self.latency.verify.noise + proposing  # twice: four times the usual error
@@ -301,7 +304,7 @@ class Auto(Probing):
             bound.balance -= reading / plain
         else:
             self._plain_seen = True
-            bound.decoded(round.emitted, (round.draft_seconds + reading) / plain)
+            bound.decoded(round.emitted, (round.seconds - round.verify_seconds) / plain)
 
     def options(self) -> list[Option]:
         """What was expected of the arms in the round chosen last: the chosen one first, then the best."""

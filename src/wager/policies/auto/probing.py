@@ -38,9 +38,8 @@ class Probing(Reading):
         bound, self._earlier = self.exploration.bound, None
         bound.unobserved = 0.0
         if unobserved:
-            self._earlier = now = self._now
-            reading = now.most_reading / now.plain_seconds if now.most_reading else 0.0
-            bound.unobserved = max(0.0, self._may_lose()) + reading
+            self._earlier = self._now
+            bound.unobserved = self._unsettled()
 
     def foresee(self, context: Context) -> None:
         """Weigh the arms of a model for the next choice; of several, what each has missed by then is not known."""
@@ -67,9 +66,16 @@ class Probing(Reading):
             memory = min(memory, self.config.short_memory * cost / max(gain, 1e-9))
         if self._several:  # until it is to be considered who reads: only then another is found to be better
             memory = min(memory, max(self.config.repeats, self.in_text.wait))
-        lost = self._may_lose()
-        rounds = memory if lost <= 0.0 else self.exploration.bound.draft_room / lost - 1.0  # one was chosen already
+        lost, bound = self._may_lose(), self.exploration.bound
+        room = bound.draft_room - (sum(now.called.values()) / now.plain_seconds if now.called else 0.0)
+        rounds = memory if lost <= 0.0 else room / lost - 1.0  # one was chosen already
         return max(0, int(min(rounds, memory)))
+
+    def _unsettled(self) -> float:
+        """Plain tokens that the round chosen last loses at most, while it is not observed."""
+        now = self._now
+        beside = sum(now.called.values()) + now.most_reading
+        return max(0.0, self._may_lose()) + (beside / now.plain_seconds if beside else 0.0)
 
     def _may_lose(self) -> float:
         """Plain tokens that a round of the arm chosen last loses at most, as the bound charges it."""

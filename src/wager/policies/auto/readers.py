@@ -33,7 +33,7 @@ class Reading(ArmWeighing):
         for name, value in values.items():
             if not context.can_read(name):
                 continue
-            missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].length + 1
+            missed, lag = here.of(name).missed, context.lag.get(name, 0) + chosen[0].deepest + 1
             seconds, most = self._reading_seconds(name, lag, self._now.plain_seconds)
             cost, waited = rate * seconds, max(1.0, missed / chosen[1])
             gain = expected_gain(best, value, partial(self._value_in_text, name, rate=rate))
