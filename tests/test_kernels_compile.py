@@ -39,6 +39,8 @@ KERNELS: list[tuple[str, str, list[str], dict[str, Any]]] = [
     ("vllm.match_kernels", "remember", REMEMBER, {"RING": 65536, "SLOTS": 256, "BLOCK": 1024, "ONE": False}),
     ("vllm.retrieve_kernels", "retrieve", [I32, "i32", I64, I32, I32, I32, "i32", I32, "i32", I32, I32],
      {"SHORTEST": 2, "DEPTH": 16, "K": 4, "LOOK": 32}),
+    ("vllm.retrieve_kernels", "retrieve", [I32, "i32", I64, I32, I32, I32, "i64", I32, "i64", I32, I32],
+     {"SHORTEST": 2, "DEPTH": 16, "K": 4, "LOOK": 32}),
     ("models.kernels", "_norm", [HALF] * 4 + ["i32", "fp32"], {"ADD": True, "BLOCK": 1024}),
     ("models.kernels", "_rotate_store", [HALF, HALF, HALF, I64, *["i32"] * 4], {"HEAD": 64, "HALF": 32, **DTYPE}),
     ("models.kernels", "_attend", ATTEND, {"ROWS": 16, "HEAD": 64, "BLOCK": 64, "PARTS": 16, "WIDE": False, **DTYPE}),

@@ -84,6 +84,29 @@ def test_the_kernel_does_what_the_reference_does(tmp_path: Path) -> None:
     assert all(compare(retrieve_kernels, seed, tmp_path) for seed in range(30))
 
 
+def unused(path: Path, count: int) -> torch.Tensor:
+    """So many zeros in a file that takes no space but where it is written to."""
+    return torch.from_file(str(path), shared=True, size=count, dtype=torch.int32)
+
+
+@interpreted
+def test_a_corpus_of_more_tokens_than_a_signed_number_counts_is_searched(tmp_path: Path) -> None:
+    from wager.vllm import retrieve_kernels
+
+    many, far = 1_600_000_000, (1 << 31) + 31  # suffixes, and where in the corpus the last of them begins
+    corpus, suffixes = unused(tmp_path / "corpus", far + 64), unused(tmp_path / "suffixes", many)
+    corpus[:16] = 1
+    corpus[far - 2 : far + 3] = torch.tensor([retrieve_kernels.END, 9, 7, 7, retrieve_kernels.END], dtype=torch.int32)
+    suffixes[many - 1] = far - (1 << 32)
+    one, matched = torch.ones(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    text, found = torch.tensor([[7, 7]], dtype=torch.int32), torch.zeros(1, 2, dtype=torch.int32)
+    retrieve_kernels.retrieve[(1,)](
+        text, 2, torch.zeros(1, dtype=torch.int64), 2 * one, one, corpus, len(corpus), suffixes, many, matched, found,
+        SHORTEST=2, DEPTH=16, K=2, LOOK=32,
+    )  # fmt: skip
+    assert (matched.tolist(), found.tolist()) == ([2], [[9, -1]])
+
+
 @interpreted
 @pytest.mark.parametrize(
     ("right", "wrong"),

@@ -12,12 +12,13 @@ import triton.language as tl
 
 END = (1 << 31) - 1  # around documents: more than any token, so that the order of the suffixes holds
 END_OF_DOCUMENT = tl.constexpr(END)
+PLACE_MASK = tl.constexpr((1 << 32) - 1)  # a place in the corpus may be past the largest signed number of 32 bits
 
 
 @triton.jit
 def _compare(corpus, cells, suffixes, place, key, depth, size):  # type: ignore[no-untyped-def]
     """How many of the key's first ``size`` tokens a suffix begins with, and the sign of its difference from them."""
-    start = tl.load(suffixes + place).to(tl.int64)
+    start = tl.load(suffixes + place).to(tl.int64) & PLACE_MASK
     token = tl.load(corpus + start + depth, mask=(depth < size) & (start + depth < cells), other=-1)
     common = tl.min(tl.where((token != key) & (depth < size), depth, size), axis=0)
     sign = tl.sum(tl.where((depth == common) & (depth < size), tl.where(token < key, -1, 1), 0), axis=0)
@@ -27,6 +28,7 @@ def _compare(corpus, cells, suffixes, place, key, depth, size):  # type: ignore[
 @triton.jit
 def _bound(corpus, cells, suffixes, key, depth, size, low, high, AFTER: tl.constexpr):  # type: ignore[no-untyped-def]
     """The first place whose suffix does not sort before the key's first tokens; with AFTER, that sorts after them."""
+    low, high = low.to(tl.int64), high.to(tl.int64)  # their sum may not fit into 32 bits
     while low < high:
         middle = (low + high) // 2
         _, sign = _compare(corpus, cells, suffixes, middle, key, depth, size)
@@ -45,7 +47,7 @@ def retrieve(  # type: ignore[no-untyped-def]
     sampled,  # int32 [requests]: tokens sampled in this step; 0: still reading its prompt
     corpus,  # int32 [cells]: backwards
     cells,
-    suffixes,  # int32 [count]
+    suffixes,  # int32 [count]: unsigned numbers below 2**32
     count,
     matched,  # int32 [requests]: length of the match, 0 for none
     found,  # int32 [requests, K]: tokens that follow it, -1 after the last
@@ -73,10 +75,9 @@ def retrieve(  # type: ignore[no-untyped-def]
             high = _bound(corpus, cells, suffixes, key, depth, run, at, count, 1)
             number = tl.arange(0, LOOK)
             occurrences = high - low
-            spread = (occurrences.to(tl.int64) * number // LOOK).to(tl.int32)
-            place = low + tl.where(occurrences <= LOOK, number, spread)
+            place = low + tl.where(occurrences <= LOOK, number, occurrences * number // LOOK)
             going = number < occurrences
-            before = tl.load(suffixes + place, mask=going, other=0).to(tl.int64)
+            before = tl.load(suffixes + place, mask=going, other=0).to(tl.int64) & PLACE_MASK
             for step in tl.static_range(K):
                 after = before - 1 - step
                 token = tl.load(corpus + after, mask=going & (after >= 0), other=END_OF_DOCUMENT)
