@@ -10,6 +10,7 @@ from proposing import CONTEXT, ROWS, Texts, make, run
 from wager.core import Round
 from wager.core.batch import BatchRound
 from wager.drafters import Draft, drafter_agreement
+from wager.drafters.prompt_lookup import PromptLookup
 from wager.vllm.choosers import Decoding
 from wager.vllm.proposer import BatchProposer
 from wager.vllm.streams import Stream
@@ -31,6 +32,26 @@ def test_a_policy_for_the_step_is_told_what_really_happened() -> None:
             one = told[-1]
             assert (one.drafted, one.accepted, one.emitted) == texts.last
     assert len(told) > 20
+
+
+def test_a_request_alone_is_not_proposed_for_beyond_what_its_text_may_lose(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make("auto", ("prompt-lookup",))
+    clock, asked = [0.0], []
+
+    def propose(drafter: PromptLookup, length: int) -> Draft:
+        clock[0] += 0.006  # of 0.02 that plain decoding takes
+        asked.append(length)
+        return Draft()
+
+    monkeypatch.setattr(PromptLookup, "propose", propose)
+    batch.clock = lambda: clock[0]
+    texts = Texts(batch)
+    texts.add()
+    for _ in range(80):
+        texts.step()
+        clock[0] += 0.02
+    assert 0.3 * (len(asked) - 1) <= 3.0 + 0.02 * 80  # how long they take is not known before the first
+    assert len(asked) > 8
 
 
 def test_a_budget_is_kept_over_the_batch_and_uniform_drafts_are_all_of_one_length() -> None:

@@ -73,7 +73,8 @@ class RequestChooser(Chooser):
         self._uncounted.append(_Played(drafter, length, drafted, counts, seconds))
 
     def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
-        context = Context(self.arms, len(step.live), self.tokens)
+        goes_on = len(step.live) == 1 and not step.fresh[0]  # a text alone, which may not afford to ask drafters
+        context = Context(self.arms, len(step.live), self.tokens, OFF if goes_on else None)
         proposals, seconds = self._propose(context, texts, clock)
         self.draft_seconds = sum(seconds)
         batch, self._tokens = self._arrays.make(proposals, len(self.names), step.slots, step.fresh, step.limits)
