@@ -13,7 +13,7 @@ from wager.core import files
 from wager.core.require import require
 
 FORMAT = "wager-state"
-VERSION = 9
+VERSION = 10
 EVERY = 10.0  # seconds between two saves
 DAMAGED = (TypeError, LookupError, AttributeError, ArithmeticError)  # what loading a state of another shape may raise
 

@@ -2,10 +2,12 @@
 
 from math import inf
 
+import numpy as np
 import pytest
 from adversary import PLAIN, Accept, World, arms_of, auto, by_chance, fair, flat, nothing, until
 
 from wager.core import OFF, Arm, Context, Round
+from wager.core.batch import Batch, BatchRound
 from wager.policies.auto import Auto
 
 ADVERSARIES = {"nothing": nothing, "until 3": until(3), "until 20": until(20), "half": by_chance(0.5)}
@@ -80,3 +82,24 @@ def test_reading_after_a_merged_draft_is_reckoned_with(monkeypatch: pytest.Monke
     monkeypatch.setattr(Auto, "_reading_seconds", lambda policy, name, count, plain: tokens.append(count) or (1.0, 1.0))
     policy._worth_reading(context, (Arm("model", 2, merged=Arm("hinted", 8)), 2.0, PLAIN), 1 / PLAIN)
     assert max(tokens) == 40 + 8 + 1
+
+
+def test_a_request_of_a_server_does_not_spend_what_another_has_gained() -> None:
+    policy = Auto((OFF, *(Arm("hinted", n) for n in range(1, 5))))
+
+    def choose(slot: int, *, fresh: bool) -> None:
+        size, sure, true = np.full((1, 1), 4), np.full((1, 1, 4), np.nan), np.full(1, 4)
+        batch = Batch(np.array([slot]), np.array([fresh]), np.full((1, 1), 3), size, sure, true)
+        chosen = policy.choose_batch(batch)
+        drafted = np.maximum(chosen.length, 0)
+        policy.observe_batch(BatchRound(batch, chosen.drafter, drafted, drafted + 1, size, PLAIN))
+
+    bound = policy.exploration.bound
+    for number in range(40):
+        choose(0, fresh=not number)
+    gained = bound.balance
+    assert gained > 20.0
+    choose(0, fresh=False)
+    assert bound.balance > gained
+    choose(1, fresh=False)  # it had begun beside the first, which is over
+    assert bound.balance < 5.0

@@ -5,8 +5,6 @@ never exceeds ``allowed_tokens + allowed_share * n``: a draft is run only if tha
 and with the most seconds that it can take. docs/auto.md has the proof, and what it assumes.
 """
 
-from math import inf
-
 from wager.policies.auto.config import AutoConfig
 from wager.policies.base import Learner
 
@@ -15,14 +13,15 @@ class LossBound(Learner):
     """What this text has gained and lost so far, in tokens of plain decoding."""
 
     __slots__ = (
-        *("balance", "config", "excess", "kept", "proposing_cost"),
-        *("latest", "slower", "timed", "tokens", "unobserved", "waits"),
+        *("balance", "config", "excess", "kept", "latest", "proposing_cost"),
+        *("slot", "slower", "timed", "tokens", "unobserved", "waits"),
     )
-    learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "proposing_cost")
+    learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "proposing_cost", "latest", "slot")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
-        self.proposing_cost, self.latest = 0.0, inf  # plain tokens' time that proposals take, and the latest took
+        self.proposing_cost = self.latest = 0.0  # plain tokens' time that proposals take, and that the latest took
+        self.slot = -1  # of the request that the text is of, where a server has several
         self.begin()
 
     def begin(self) -> None:
@@ -35,6 +34,12 @@ class LossBound(Learner):
         self.timed = False  # whether plain decoding was timed in this text
         self.unobserved = 0.0  # what a round that was not observed yet may have lost
         self.kept = 0.0  # of the room, for idle models to read with
+
+    def belong(self, slot: int) -> None:
+        """The text is of the request in this slot: what another one has gained is not its own."""
+        if slot != self.slot:
+            self.slot = slot
+            self.begin()
 
     @property
     def standing(self) -> float:
@@ -75,7 +80,7 @@ class LossBound(Learner):
 
     def proposed(self, cost: float) -> None:
         """Proposals took so many plain tokens' time. The lesser of two times in a row counts: one may be a stall."""
-        self.proposing_cost, self.latest = min(cost, self.latest), cost
+        self.proposing_cost, self.latest = min(cost, self.latest or cost), cost
 
     def drafted(self, emitted: int, seconds: float, most: float, plain: float) -> None:
         """A round with a draft took so long, at ``most`` with all noise, where a plain one takes ``plain``.

@@ -333,6 +333,7 @@ class Auto(Probing):
             return self.batch.choose(batch)
         if not batch.fresh[0]:
             self.acceptance.resume(int(batch.slots[0]))
+        self.exploration.bound.belong(int(batch.slots[0]))
         arms = batch.context.arms if batch.context is not None else self.arms
         context = context_of_one(batch, self.drafters, arms, self.budget)
         arm = self.choose(context)
