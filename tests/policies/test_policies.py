@@ -115,6 +115,7 @@ def test_saved_state_of_another_policy_or_other_arms_is_refused() -> None:
         ("", "ucbspec"),
         ("ucbspec:gamma=1", "delta, reward"),
         ("ucbspec:delta", "delta=VALUE"),
+        ("ucbspec:delta=0.5,delta=0.4", "is given parameter 'delta' twice: 'ucbspec:delta=0.5,delta=0.4'"),
         ("ucbspec:delta=x", "a number"),
         ("ucbspec:delta=0", "above 0"),
         ("ucbspec:reward=speed", "tokens, be, bd"),

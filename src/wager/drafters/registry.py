@@ -66,6 +66,7 @@ def _eagle(name: str, folder: str, **_: Any) -> Drafter:
 
 def _together(name: str, several: str, **options: Any) -> Drafter:
     specs = shipped.expand(several.split("+"), options["target"], options["mark"])
+    require(len(set(specs)) == len(specs), f"drafter 'together' names one twice: {name}={several}")
     return Together([one for each in specs if (one := build(each, **options)) is not None])
 
 

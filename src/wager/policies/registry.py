@@ -118,6 +118,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
     for item in filter(None, rest.split(",")):
         key, equals, text = item.partition("=")
         require(key in takes, f"policy {name!r} has no parameter {key!r}; it takes {', '.join(takes) or 'none'}")
+        require(key not in given, f"policy {name!r} is given parameter {key!r} twice: {spec!r}")
         require(bool(equals and text), f"write {key}=VALUE for parameter {key!r} of policy {name!r}, not {item!r}")
         given[key] = text
     return name, given
