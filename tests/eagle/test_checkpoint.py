@@ -147,6 +147,7 @@ def test_drafters_by_name_play_in_a_decoder(stocked: tuple[Path, Any]) -> None:
         ("eagle:x=", "or eagle:NAME=PATH"),
         ("eagle", "is written eagle=PATH"),
         ("eagle=nowhere", "no folder nowhere with an EAGLE head"),
+        ("together=suffix+prompt-lookup+suffix", "names one twice: together=suffix\\+prompt-lookup\\+suffix"),
         ("draft:code", "needs a way to load models"),
         (
             "beagle:x",

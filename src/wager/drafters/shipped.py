@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from wager.core.require import require
 from wager.models import embedded
 from wager.models.fingerprint import agree
 
@@ -75,8 +76,16 @@ def known(spec: str, target: str) -> None:
         found = available(target)
         if found and spec not in found and not spec.endswith(f":{EVERY}"):
             raise ValueError(_missing(spec, target, found))
-    elif equals and spec.startswith("eagle") and not (Path(value).expanduser() / "config.json").is_file():
-        raise ValueError(f"no folder {value} with an EAGLE head; give one with config.json and model.safetensors")
+    elif equals and spec.startswith("eagle"):
+        check_head(Path(value).expanduser())
+
+
+def check_head(folder: Path) -> None:
+    """Refuse a folder that cannot hold an EAGLE head, as far as is told without reading it."""
+    give = "give one with config.json and model.safetensors"
+    require(folder.is_dir(), f"no folder {folder} with an EAGLE head; {give}")
+    there = (folder / "config.json").is_file()
+    require(there, f"the folder {folder} has no config.json, so there is no EAGLE head in it")
 
 
 def find(spec: str, target: str = "", mark: Mark | None = None) -> Shipped:

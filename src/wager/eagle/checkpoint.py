@@ -16,6 +16,7 @@ import torch
 
 from wager.core import files
 from wager.core.require import require
+from wager.drafters.shipped import check_head
 from wager.eagle.formats import EAGLE3, Eagle3, eagle3_of, kind_of, layer_of, unknown_format
 from wager.eagle.weights_file import INDEX, WEIGHTS, load, read_tensors
 from wager.models.llama_shape import STEADY_ROPES, head_size
@@ -175,11 +176,9 @@ def _optional(config: Any, eagle3: Eagle3 | None) -> dict[str, tuple[int, ...]]:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """What ``config.json`` says."""
-    require(folder.is_dir(), f"no folder {folder} with an EAGLE head; give one with config.json and {WEIGHTS}")
-    path = folder / "config.json"
-    require(path.is_file(), f"the folder {folder} has no config.json, so there is no EAGLE head in it")
+    check_head(folder)
     with one_sentence(f"cannot read config.json of the head in {folder}"):
-        content: dict[str, Any] = files.read_json(path)
+        content: dict[str, Any] = files.read_json(folder / "config.json")
     return content
 
 
