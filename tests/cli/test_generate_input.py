@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from astray import Astray
 from commands import SHORT, Wager, one_sentence
 
 from wager.cli import options
+from wager.policies.registry import POLICIES, Entry
 
 BAD = [
     (("",), "the prompt is empty"),
@@ -80,6 +82,12 @@ def test_an_unknown_model_is_told_in_one_sentence(wager: Wager, monkeypatch: pyt
     one_sentence(wager("generate", "Hi", "--model", "./nowhere"), "no folder './nowhere'")
     monkeypatch.setattr("wager.models.load", lambda name, **how: pytest.fail("the draft model is looked for first"))
     one_sentence(wager("generate", "Hi", "--drafters", "draft-model=./nowhere"), "no folder './nowhere'")
+
+
+def test_an_arm_that_is_not_there_is_told_in_one_sentence(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POLICIES, "astray", Entry(Astray, "of one's own"))
+    done = wager("generate", "Hi", "--policy", "astray", "--lengths", "2", "--no-state", "--json", *SHORT)
+    one_sentence(done, "policy Astray chose None, which is no arm of this round; there are off, ")
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])

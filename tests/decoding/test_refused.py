@@ -6,11 +6,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from decoders import PROMPT, VOCABULARY, Pair, Told, check, ours, plain, tiny
+from astray import Astray
+from decoders import PROMPT, VOCABULARY, Grafted, Pair, Told, check, ours, plain, tiny
 
 import wager
+from wager.core import OFF, Arm, Tree
 from wager.drafters import Draft, DraftSampler
 from wager.drafters.draft_model import DraftModel
+from wager.models.hf_runner import HFRunner
+from wager.policies import build
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,48 @@ GPT = transformers.OpenAIGPTConfig(vocab_size=VOCABULARY, n_embd=16, n_layer=1, 
 def test_decoders_that_cannot_be_are_refused(make: Callable[[], object], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         make()
+
+
+TREE = Arm("grafted", 2, Tree(2, 3))
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        (Arm("told", 3), "told:3"),  # of a length that nobody named
+        (Arm("suffix", 2), "suffix:2"),  # of a drafter that is not there
+        (Arm("told", 2, None, Arm("suffix", 2)), r"told:2\+suffix:2"),
+        (None, "None"),
+        ("told:2", "'told:2'"),
+    ],
+)
+def test_a_choice_that_is_not_offered_is_refused_with_the_names_of_policy_and_arm(
+    instead: Any, said: str, calls: int
+) -> None:
+    model, arms = tiny(), [OFF, Arm("told", 2)]
+    decoder = wager.Decoder(model, drafters=[Told()], arms=arms, policy=Astray(arms, instead=instead, calls=calls))
+    said = f"^policy Astray chose {said}, which is no arm of this round; there are off, told:2$"
+    with pytest.raises(ValueError, match=said):
+        ours(decoder)
+    decoder.policy = build("off", arms)
+    check(model, PROMPT, ours(decoder), plain(model))
+
+
+def test_an_arm_that_cannot_be_had_in_this_round_is_refused_like_one_that_never_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = tiny()
+    text = [*PROMPT, *plain(model)]
+    arms = [OFF, Arm("grafted", 2), TREE]
+    decoder = wager.Decoder(model, drafters=[Grafted(text)], arms=arms, policy=Astray(arms, instead=TREE))
+    check(model, PROMPT, ours(decoder), plain(model))
+    cache = transformers.DynamicCache(config=model.config)  # over a cache of the caller's own there are chains only
+    target = HFRunner(model, cache)
+    monkeypatch.setattr(HFRunner, "trees", False)
+    request = decoder.prepare(PROMPT, {"max_new_tokens": 8, "do_sample": False})
+    with pytest.raises(ValueError, match=r"Astray chose grafted:2@2x3, .*; there are off, grafted:2$"):
+        list(decoder.run(request, target))
 
 
 def test_the_drop_in_refuses_what_it_cannot_do() -> None:

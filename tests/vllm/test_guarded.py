@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from astray import Astray, AstrayBatches
 from proposing import CONTEXT, ROWS, make, run
 
 from wager.core import OFF, Arm, Context, Round
@@ -43,13 +44,13 @@ def break_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Settings, "build_policy", lambda self, spec=None: break_in(own(self, spec), "choose", 19))
 
 
-def said_once(caplog: pytest.LogCaptureFixture, method: str) -> None:
+def said_once(caplog: pytest.LogCaptureFixture, method: str, why: str = "out of luck") -> None:
     """One error was logged, about this method, with its traceback."""
     (record,) = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert record.name == "vllm.wager"
     assert f"failed in {method}; nothing is drafted from now on, and texts are not affected" in record.getMessage()
     assert record.exc_info is not None
-    assert "out of luck" in caplog.text
+    assert why in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,40 @@ def test_where_a_policy_fails_texts_go_on_and_nothing_is_drafted(
     assert sum(texts.drafted[:20]) > 0
     assert sum(texts.drafted[-50:]) == 0
     said_once(caplog, method)
+
+
+@pytest.mark.parametrize("instead", [Arm("suffix", 99), Arm("magic", 4), Arm("suffix", 4, None, ARMS[1]), None])
+def test_a_step_goes_on_without_drafts_after_an_arm_that_is_not_there(
+    instead: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = make(FIXED)
+    batch.use(guard(Astray(batch.settings.arms, instead=instead, calls=20)))
+    assert sum(run(batch, 100).drafted[20:]) == 0
+    said_once(caplog, "choose", "policy Astray chose ")
+
+
+@pytest.mark.parametrize("instead", [(2, 3), (0, 99), (0, -1)], ids=str)
+def test_requests_go_on_without_drafts_after_a_choice_that_cannot_be(
+    instead: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    batch = make("auto")
+    batch.use(guard(AstrayBatches(batch.settings.arms, instead=instead, calls=20)))
+    assert sum(run(batch, 100).drafted[20:]) == 0
+    said_once(caplog, "choose_batch", "policy AstrayBatches chose drafters ")
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["synchronous", "asynchronous"])
+def test_the_scheduler_hook_goes_on_after_an_arm_that_is_not_there(
+    overlap: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = guard(Astray(ARMS, instead=Arm("ngram", 3), calls=10))
+    meter = Meter("scheduler", "fixed", ARMS, drafters=("ngram",), log_seconds=0.0, export=False)
+    lengths = Lengths(policy, ARMS, meter, overlap=overlap)
+    for _ in range(50):
+        step, began = lengths.plan(4, 4, 0, False)
+        lengths.finish(step, began, 0, 4, (0,) * step.arm.length, busy=True)
+        assert step.length == 0
+    said_once(caplog, "choose", "policy Astray chose ngram:3, which is no arm of this round; there are off, ngram:2")
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["synchronous", "asynchronous"])

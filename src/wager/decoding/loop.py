@@ -22,7 +22,8 @@ from wager.decoding.scoring import TextScorer
 from wager.decoding.text_ids import TextIds
 from wager.drafters import Draft, Drafter, drafter_agreement
 from wager.models.runner import Runner
-from wager.policies.base import Policy, check_merged
+from wager.policies.base import Policy
+from wager.policies.choice import choice_of
 
 Features = Callable[[Sequence[int], float], PromptFeatures]  # of a prompt and its perplexity
 KindsOf = Callable[[Sequence[int]], Mapping[str, float]]  # how likely a prompt is of each kind
@@ -139,8 +140,7 @@ class Loop(Rounds):
         if arm is None:
             context, proposals = self._propose(room, remaining)
             proposing, asked = sum(context.proposal_seconds.values()), True
-            arm = self.policy.choose(context)
-        check_merged(arm, self.merges)
+            arm = choice_of(self.policy, context)
         # Draft, verify, accept.
         chose = perf_counter()
         bare = arm.alone  # what is merged into a draft is of this round only
@@ -233,7 +233,7 @@ class Loop(Rounds):
             self.policy.foresee(following)
         if self.wanted or (self.previous is not None and bare != self.previous):
             return None
-        self.chosen = following, self.policy.choose(following)
+        self.chosen = following, choice_of(self.policy, following)
         return self.chosen[1]
 
     def _choose_first(self) -> None:
@@ -242,7 +242,7 @@ class Loop(Rounds):
         if remaining > 1:  # otherwise no draft has room
             context = self._before(None, remaining)
             self.wanted = self.policy.select_drafters(context) if self.cheap else ()
-            self.chosen = None if self.wanted else (context, self.policy.choose(context))
+            self.chosen = None if self.wanted else (context, choice_of(self.policy, context))
 
     def _before(self, previous: Arm | None, remaining: int, *, unobserved: bool = False) -> Context:
         """What is known of the next round while the device still works for this one, or reads the prompt."""

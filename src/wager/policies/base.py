@@ -16,6 +16,7 @@ from wager.core import OFF, REWARDS, Arm, Calibration, Context, Round, Signal
 from wager.core.batch import Batch, BatchRound, Choices
 from wager.core.require import is_whole, require_type
 from wager.core.require import require as require  # for every policy
+from wager.policies.choice import choice_of
 
 Arms = Sequence[Arm]
 # When a policy is started anew: as its paper has it, with every text, or never.
@@ -91,6 +92,7 @@ class Policy(Learner, ABC):
     late: ClassVar[bool] = False  # a round may be observed after the next choice (``Context.unobserved``)
     tries_cheaper: ClassVar[bool] = False  # an engine may play another drafter's arm of that length now and then
     parameters: dict[str, Any]  # everything but the arms and the seed it was made with
+    offered: tuple[tuple[Arm, ...], frozenset[Arm]] = (), frozenset()  # arms that it chose among last
     exploring: bool = False  # whether the last choice was made to learn from its round, which is not to be repeated
 
     def __new__(cls, *given: Any, **named: Any) -> Self:
@@ -146,8 +148,7 @@ class Policy(Learner, ABC):
     def choose_batch(self, batch: Batch) -> Choices:
         """A drafter and a length for every request; unless overridden, one arm for all of them."""
         count = len(batch.slots)
-        arm = self.choose(batch.context or Context(self.arms, batch=count))
-        check_merged(arm)
+        arm = choice_of(self, batch.context or Context(self.arms, batch=count))
         if not arm.length:
             return Choices.off(count)
         drafter = self.drafters.index(arm.drafter)
@@ -269,11 +270,6 @@ def resets(policy: Policy | type[Policy], rule: str) -> bool:
     """Whether a policy is started anew with every text under one of ``RESETS``."""
     require(rule in RESETS, f"policies are started anew by {', '.join(RESETS)}, not {rule!r}")
     return rule == TEXT or (rule == PAPER and policy.per_text)
-
-
-def check_merged(arm: Arm, merges: bool = False) -> None:
-    """Refuse an arm with a merged draft where the context did not offer that."""
-    require(arm.merged is None or merges, f"no draft can be merged into another here; play {arm.alone}, not {arm}")
 
 
 def expected_tokens(acceptance: float, length: int) -> float:

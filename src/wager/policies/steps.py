@@ -10,7 +10,7 @@ from wager.core.batch import Ints
 from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.latency import Kind, StepLatency
 from wager.policies.auto.verify import bucket
-from wager.policies.base import Policy, check_merged
+from wager.policies.base import Policy
 from wager.policies.trials import CheaperTrials
 
 SAME_LOAD = 16  # a choice is held while the number of requests is within a 16th of the one it was made for
@@ -109,7 +109,6 @@ class StepRounds:
             missed, previous = (self._idle, None) if begins else (self._pause, self._arm)
             lag = {self._drafter: missed} if missed else {}
             chosen = self.policy.choose(Context(self.arms, batch, self.tokens, previous, lag))
-            check_merged(chosen)
             step.next_arm = chosen = self._in_a_row(self._briefly(self._to_learn(chosen, again), batch), batch, mixed)
             if self._others and self.policy.tries_cheaper and not mixed:
                 step.next_arm = self._trials_at(batch).play(chosen)

@@ -3,11 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from wager.core import Arm, Context, Round
 from wager.core.batch import Batch, Choices
 from wager.policies import Policy, build
+from wager.policies.choice import choice_of, choices_of
 
 
 class Environment(ABC):
@@ -107,9 +109,9 @@ def play(
         if policy is None:
             outcome = environment.play(environment.clairvoyant())
         elif environment.per_request and not policy.whole_batch:
-            outcome = environment.play_batch(policy.choose_batch)
+            outcome = environment.play_batch(partial(choices_of, policy))
         else:
-            outcome = environment.play(policy.choose(context))
+            outcome = environment.play(choice_of(policy, context))
         if policy is not None:
             policy.observe(outcome)
         arm = outcome.arm.alone  # what is merged into a draft changes from round to round

@@ -11,7 +11,6 @@ import numpy as np
 from wager.core import OFF, Arm, Context, Round
 from wager.drafters import Drafter
 from wager.policies import Policy
-from wager.policies.base import check_merged
 from wager.vllm.metrics import Meter
 from wager.vllm.settings import Settings
 from wager.vllm.streams import Stream
@@ -143,7 +142,6 @@ class StepChooser(Chooser):
 
     def choose(self, step: Decoding, texts: Texts, clock: Callable[[], float]) -> list[list[int]]:
         arm = self.policy.choose(Context(self.arms, len(step.live), self.tokens, self._arm))
-        check_merged(arm)
         began = clock()
         drafts: list[list[int]] = [[] for _ in texts]
         if arm.length:

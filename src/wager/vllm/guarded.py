@@ -1,4 +1,7 @@
-"""A policy that fails ends no engine: from then on nothing is drafted, and every text is what it would be."""
+"""A policy that fails ends no engine: from then on nothing is drafted, and every text is what it would be.
+
+One that chooses what is not there fails too: the engine's hooks take a guarded policy's choices as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from wager.core import OFF
 from wager.core.batch import Choices
 from wager.policies import Policy
+from wager.policies.choice import check_choice, check_choices
 
 log = logging.getLogger("vllm.wager")
 
@@ -20,6 +24,8 @@ PLAIN: dict[str, Callable[[Any], Any]] = {
     "observe": lambda told: None,
     "observe_batch": lambda result: None,
 }
+# What answers are checked by: an engine cannot play what is not there.
+CHECKS: dict[str, Callable[[Policy, Any, Any], None]] = {"choose": check_choice, "choose_batch": check_choices}
 
 
 def guard(policy: Policy) -> Policy:
@@ -41,12 +47,15 @@ class _Guarded:
 
     def method(self, name: str) -> Callable[[Any], Any]:
         """The policy's method of this name, or its answer in PLAIN once any of them has failed."""
-        own, plain = getattr(self.policy, name), PLAIN[name]
+        own, plain, check = getattr(self.policy, name), PLAIN[name], CHECKS.get(name)
 
         def call(asked: Any) -> Any:
             if not self.failed:
                 try:
-                    return own(asked)
+                    answer = own(asked)
+                    if check is not None:
+                        check(self.policy, answer, asked)
+                    return answer
                 except Exception:  # a policy of the user's own, or a damaged state: any error there is
                     self._fail(name)
             return plain(asked)
