@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ def test_compare_finds_identical_texts_and_tells_all_speeds(wager: Wager) -> Non
     assert "texts are identical: 6 tokens in each of 3 runs" in done.err
     assert "prompt's own forward left out of each" in done.err
     assert "times as fast as off" in done.err.splitlines()[-1]
+    assert "warming up …" in done.err.splitlines()
+    assert re.search(r"^comparing with plain decoding, run 2 of 3: wager, off, about \d+ s left …$", done.err, re.M)
     assert "MAT: mean tokens emitted per round" in done.err
     told = json.loads(wager("generate", COPY, "--compare", "--trace", "t.jsonl", "--json", *SHORT).out)["compare"]
     assert told["identical"] is True

@@ -165,20 +165,24 @@ class Request:
         self.plain(tokens)
 
     def compare(
-        self, first: Generation | None, *, repeats: int, tell: Callable[[str], object] = lambda said: None
+        self,
+        first: Generation | None,
+        *,
+        repeats: int,
+        tell: Callable[[int, int, str], object] = lambda number, of, way: None,
     ) -> Comparison:
         """Run each way ``repeats`` times, in turn; ``first`` is wager's first run where that is to count. ``tell`` is
-        told before each run."""
+        told before each run which it is of how many, and the way."""
         runs: dict[str, list[Generation]] = {WAGER: [], OFF: [], PLAIN: []}
         with loaded_objects_frozen():
             for i in range(repeats):  # in turn: runs of one way are never neighbours, which one burst of load would hit
                 if first is None or i > 0:  # forget what earlier runs taught, or drafts would come from the last answer
                     self.decoder.reset()
-                    tell(f"run {3 * i + 1} of {3 * repeats}: {WAGER}")
+                    tell(3 * i + 1, 3 * repeats, WAGER)
                     first = self.wager()
                 runs[WAGER].append(first)
                 for place, way, run in ((2, OFF, self.off), (3, PLAIN, self.plain)):
-                    tell(f"run {3 * i + place} of {3 * repeats}: {way}")
+                    tell(3 * i + place, 3 * repeats, way)
                     runs[way].append(run())
         return Comparison(runs, not self.settings["do_sample"], self._mismatch(runs))
 

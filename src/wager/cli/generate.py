@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -127,14 +128,19 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
     seed, decoder = session.options.sampling_seed(), session.decoder
     request = Request(decoder, ids, session.options.settings(), seed)
     if results.compare:
-        request.warm_up()
+        with stage("warming up …", told):
+            request.warm_up()
     pieces: list[Piece] = []
-    watch: Callable[[Piece], None] = pieces.append
-    if not results.as_json:
-        watch = Writer(Console(highlight=False), session.tokenizer, list(decoder.drafters), show=results.show)
+    writer = Writer(Console(highlight=False), session.tokenizer, list(decoder.drafters), show=results.show)
+    watch: Callable[[Piece], None] = pieces.append if results.as_json else writer
     explaining = Explaining(decoder.policy, watch) if results.explain else None
-    with recording(session, results.trace):
-        made = request.wager(watch=explaining or watch)
+    try:
+        with recording(session, results.trace):
+            made = request.wager(watch=explaining or watch)
+    except BaseException:  # what is said of it begins a line of its own
+        if writer.begun:
+            print(flush=True)
+        raise
     if not results.as_json and not made.text.endswith("\n"):
         print(flush=True)
     comparison = None
@@ -142,10 +148,20 @@ def _generate(session: Session, ids: list[int], results: Results, told: Console)
         # measuring everything for a trace takes time, so such a run does not count
         counts = made if results.trace is None else None
         with stage("comparing with plain decoding …", told) as now:
-            comparison = request.compare(
-                counts, repeats=results.repeat, tell=lambda run: now(f"comparing with plain decoding, {run} …")
-            )
+            comparison = request.compare(counts, repeats=results.repeat, tell=_telling(now, counts))
     return Made(made, seed, pieces, explaining, comparison)
+
+
+def _telling(now: Callable[[str], object], first: Generation | None) -> Callable[[int, int, str], None]:
+    """Says which run begins, and how long all that are left take if they go on as those before them."""
+    spent, began = 0.0 if first is None else first.prefill_seconds + first.decode_seconds, monotonic()
+
+    def tell(number: int, of: int, way: str) -> None:
+        done = number - 1
+        left = f", about {(spent + monotonic() - began) / done * (of - done):.0f} s left" if done else ""
+        now(f"comparing with plain decoding, run {number} of {of}: {way}{left} …")
+
+    return tell
 
 
 def _print_json(session: Session, made: Made) -> None:

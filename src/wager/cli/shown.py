@@ -37,9 +37,10 @@ class Writer:
     def __init__(self, console: Console, tokenizer: Any, drafters: Sequence[str], *, show: bool) -> None:
         self.console, self.text, self.styles, self.show = console, TextStream(tokenizer), colours(drafters), show
         self.coloured = console.is_terminal and console.color_system is not None and not console.no_color
-        self.last = ""
+        self.last, self.begun = "", False  # the source written last, and whether anything was written
 
     def __call__(self, piece: Piece) -> None:
+        self.begun = True
         if not self.show:
             self.console.file.write(piece.text)
         elif piece.tokens:
