@@ -29,7 +29,7 @@ def called(capture: Any) -> Done:
     return Done(int(code or 0), *capture.readouterr())
 
 
-UNDER_WAY = re.compile(r"^[a-z].* …$|^[a-z ]+: \d+( of \d+)?(, about \d+ s left)?$")  # stages and bars
+UNDER_WAY = re.compile(r"^[a-z].* …$|^[a-z ]+: (runs: )?\d+( of \d+)?(, about \d+ s left)?$")  # stages and bars
 
 
 def one_sentence(done: Done, names: str) -> None:

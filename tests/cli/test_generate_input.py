@@ -86,8 +86,12 @@ def test_an_unknown_model_is_told_in_one_sentence(wager: Wager, monkeypatch: pyt
 
 def test_an_arm_that_is_not_there_is_told_in_one_sentence(wager: Wager, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POLICIES, "astray", Entry(Astray, "of one's own"))
-    done = wager("generate", "Hi", "--policy", "astray", "--lengths", "2", "--no-state", "--json", *SHORT)
-    one_sentence(done, "policy Astray chose None, which is no arm of this round; there are off, ")
+    words = ("generate", "Hi", "--policy", "astray", "--lengths", "2", "--no-state", *SHORT)
+    said = "wager: policy Astray chose None, which is no arm of this round; there are off, "
+    one_sentence(wager(*words, "--json"), said)
+    begun = wager(*words)  # a text that was begun is left on a line of its own
+    assert (begun.code, begun.out[-1]) == (2, "\n")
+    assert said in begun.err
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])

@@ -1,5 +1,6 @@
 """The commands. A module is imported when its command is called: help, completion and the version need none of them."""
 
+import sys
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -8,6 +9,7 @@ from typer.core import TyperGroup
 
 import wager
 from wager.cli.parameters import option
+from wager.core.require import nearest
 
 
 class Entry(NamedTuple):
@@ -65,10 +67,28 @@ RENAMED = {"--memory": "--state", "--no-memory": "--no-state"}  # options of gen
 class Commands(TyperGroup):
     """Knows the names and summaries of its commands, and imports the one that is called."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args and self.no_args_is_help and not ctx.resilient_parsing:
+            if text := ctx.get_help():  # where typer did not draw it
+                print(text)
+            raise typer.Exit(2)
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            print("wager: interrupted", file=sys.stderr)
+            raise typer.Exit(130) from None
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         called = f"{self.name} {args[0]}" if args else ""
         if called in MOVED and not ctx.resilient_parsing:
             raise ValueError(f"{'wager ' * (self.name != 'wager')}{called} is now {MOVED[called]}")
+        if args and args[0] not in self.commands and not args[0].startswith("-") and not ctx.resilient_parsing:
+            wrong, near = f"{ctx.command_path} {args[0]}", nearest(args[0], self.commands)
+            raise ValueError(f"unknown command {wrong!r}{near}; choose from {', '.join(self.commands)}")
         name, command, rest = super().resolve_command(ctx, args)
         if called in ("wager generate", "wager chat"):
             for word in filter(RENAMED.__contains__, rest):

@@ -3,11 +3,12 @@
 import math
 import signal
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from typing import Any, Self
 
 import numpy as np
@@ -163,9 +164,10 @@ def compare(
     specs = [CLAIRVOYANT, *arms, *dict.fromkeys(policies)]
     tasks = [(spec, seed + run) for spec in specs for run in range(runs)]
     done: list[Run] = []
-    for outcome in _map(partial(play, scenario, marks=marks, warmup=warmup), tasks, jobs):
-        done.append(outcome)
-        progress(len(done), len(tasks))
+    with closing(_map(partial(play, scenario, marks=marks, warmup=warmup), tasks, jobs)) as outcomes:
+        for outcome in outcomes:
+            done.append(outcome)
+            progress(len(done), len(tasks))
     by_spec = {spec: tuple(done[i * runs : (i + 1) * runs]) for i, spec in enumerate(specs)}
     best_spec = min(arms, key=lambda spec: float(np.mean([run.seconds for run in by_spec[spec]])))
     best = arms[best_spec]
@@ -178,18 +180,39 @@ def compare(
     return Comparison(marks, best, *unreachable, chosen, tuple(result(str(arm), spec) for spec, arm in arms.items()))
 
 
-def _map(play_one: Callable[[str, int], Run], tasks: list[tuple[str, int]], jobs: int) -> Iterator[Run]:
+def _map(play_one: Callable[[str, int], Run], tasks: list[tuple[str, int]], jobs: int) -> Generator[Run, None, None]:
     """A run for every policy and seed, in their order."""
     if jobs <= 1:
         yield from (play_one(*task) for task in tasks)
         return
-    # Ctrl-C is the parent's to handle: it drops what has not begun and waits for the runs under way.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
+    ignored, before = (signal.SIGINT, signal.SIG_IGN), set(active_children())
     pool = ProcessPoolExecutor(min(jobs, len(tasks)), get_context("spawn"), signal.signal, ignored)
     try:
-        yield from pool.map(play_one, *zip(*tasks, strict=True))
+        with _interrupts_held():
+            runs = pool.map(play_one, *zip(*tasks, strict=True))
+        yield from runs
+    except BaseException:  # what is under way may take long, and nobody waits for it
+        for worker in set(active_children()) - before:
+            worker.terminate()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Ctrl-C is the parent's to handle: processes that are started here never see it, not even before they can say so.
+
+    It reaches the parent afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _summarise(name: str, runs: tuple[Run, ...], base: tuple[Run, ...], best: Arm) -> Result:
