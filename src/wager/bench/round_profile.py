@@ -81,8 +81,8 @@ def _played(decoder: Decoder, prompt: Any, case: tuple[str, float, str], tokens:
     heads = [drafter for drafter in decoder.drafters.values() if isinstance(drafter, Eagle)]
     for drafter in heads:
         drafter.on_device = path == "device"
-    for drafter in decoder.drafters.values():  # what it wrote before would be there to copy
-        drafter.forget()
+    for one in decoder.drafters.values():  # what it wrote before would be there to copy
+        one.forget()
     own: list[float] = []
     exposed: list[float] = []  # seconds in which the device waits for the host before a round
     with timed_stages(heads) as stages, timed_idling(heads) as idling:
