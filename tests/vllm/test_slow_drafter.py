@@ -58,7 +58,7 @@ class DraftModelEngine:
             right = [next((n for n in range(length) if self.rng.random() > chances[n]), length) for _ in range(now)]
             self.now += self.seconds(batch, length, step.length, begins) * self.rng.gauss(1, 0.04)
             if self.flight:
-                self._finish(*self.flight)
+                self._finish(*self.flight, timed=not begins)
             self.flight = step, planned, right
             tokens += now + sum(right)
         return tokens / (self.now - began)
@@ -71,13 +71,13 @@ class DraftModelEngine:
         self.owed = drafting - here
         return took
 
-    def _finish(self, step: Step, planned: float, right: list[int]) -> None:
+    def _finish(self, step: Step, planned: float, right: list[int], *, timed: bool) -> None:
         tokens = len(right) + sum(right)
         if step.held and not step.drafted and not step.mixed:
-            self.lengths.count(step, 0, tokens, True, True)
+            self.lengths.count(step, 0, tokens, True, timed)
             return
         survivors = tuple(sum(n >= k for n in right) for k in range(1, step.arm.length + 1))
-        self.lengths.finish(step, planned, sum(right), tokens or 1, survivors, busy=True)
+        self.lengths.finish(step, planned, sum(right), tokens or 1, survivors, busy=True, timed=timed)
 
 
 def shares(early: float, batch: int, seed: int) -> tuple[float, float]:
