@@ -46,21 +46,26 @@ class DraftModelEngine:
 
         made.choose = chosen  # type: ignore[method-assign]
 
-    def run(self, steps: int, batch: int, chances: tuple[float, ...]) -> float:
-        """Tokens a second over so many steps."""
-        began, tokens = self.now, 0
+    def run(self, steps: int, batch: int, chances: tuple[float, ...], joins: float = 0.0) -> float:
+        """Tokens a second over so many steps; ``joins``: the share of steps in which a request ends; another takes its
+        place in the next one, which reads its prompt."""
+        began, tokens, missing = self.now, 0, False
+        self.drafted: list[tuple[int, int]] = []  # requests of every step that drafts, and the tokens of each
         for at in range(steps):
-            begins = at % TEXT == 0
-            now = 0 if begins and batch == 1 else batch
+            begins = missing or (not joins and at % TEXT == 0)
+            now = batch - missing if joins else 0 if begins and batch == 1 else batch
+            missing = not begins and self.rng.random() < joins
+            then = batch - missing
             length = self.flight[0].length if self.flight and now else 0
-            held = self.lengths.repeat(batch) if not begins and not length else None
-            step, planned = (held, 0.0) if held else self.lengths.plan(batch, now, length * now, begins)
+            held = self.lengths.repeat(batch) if not begins and not missing and not length else None
+            step, planned = (held, 0.0) if held else self.lengths.plan(then, now, length * now, begins)
             right = [next((n for n in range(length) if self.rng.random() > chances[n]), length) for _ in range(now)]
             self.now += self.seconds(batch, length, step.length, begins) * self.rng.gauss(1, 0.04)
             if self.flight:
                 self._finish(*self.flight, timed=not begins)
             self.flight = step, planned, right
             tokens += now + sum(right)
+            self.drafted += [(then, step.length)] if step.length else []
         return tokens / (self.now - began)
 
     def seconds(self, batch: int, verified: int, drafted: int, begins: bool) -> float:
@@ -96,6 +101,18 @@ def test_a_draft_model_that_does_not_pay_costs_a_server_little(batch: int, early
     first, later = zip(*(shares(early, batch, seed) for seed in range(3)), strict=True)
     assert sum(first) / 3 >= (0.93 if batch == 1 else 0.88)
     assert sum(later) / 3 >= 0.97
+
+
+@pytest.mark.parametrize("early", [0.0, 1.0])
+@pytest.mark.parametrize("joins", [0.03, 0.1])
+def test_nothing_is_tried_again_and_again_where_nothing_can_be_learned(joins: float, early: float) -> None:
+    """The bug: when one of 8 requests ends, 7 are another load, of which nothing is known, and for one step only: what
+    is drafted in it is verified beside a prompt and teaches nothing. A probe was due in every such step."""
+    for seed in range(5):
+        engine = DraftModelEngine("auto", early, seed)
+        engine.run(600, 8, POOR, joins)
+        engine.run(1000, 8, POOR, joins)
+        assert sum(batch == 7 for batch, _ in engine.drafted) <= 8
 
 
 @pytest.mark.parametrize("early", [0.0, 1.0])

@@ -138,6 +138,7 @@ class Exploration(Learner):
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
         self.interval = config.probe_interval  # rounds without drafts until one is made, to learn of a change
+        self.unseen = 0  # probes of a batch of which no round was observed
         self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
@@ -155,8 +156,17 @@ class Exploration(Learner):
         self.proposed_gain += (gain - self.proposed_gain) / self.config.short_memory
         self.usual_gain += (gain - self.usual_gain) / self.config.round_memory
 
+    def probe_due(self, *, batch: bool) -> bool:
+        """Whether something is to be drafted to learn of it. In a batch that is as short-lived as its drafts, others
+        joining in the step that verifies them, nothing is learned: it is tried ever more rarely."""
+        vain = max(0, self.unseen - self.config.repeats)
+        due = self.rounds_since_draft >= self.interval * (1 + vain)
+        self.unseen += due and batch
+        return due
+
     def drafted(self, again: bool) -> None:
         """Something was drafted; a probe is repeated if it is to be made again."""
+        self.unseen = 0
         probe = self.rounds_since_draft >= self.interval
         self.rounds_since_draft = self.rounds_since_draft + 1 if probe and again else 0
 

@@ -129,7 +129,7 @@ class Auto(Probing):
             exploration.rounds_since_draft, probing = self.config.probe_interval, True
             self._awaiting = self.config.repeats
         else:
-            probing = exploration.rounds_since_draft >= exploration.interval and not self._awaiting
+            probing = not self._awaiting and exploration.probe_due(batch=batch > 1)
             self._awaiting = max(0, self._awaiting - 1)
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
         off = 1.0 - rate * plain if none and not probing else -inf

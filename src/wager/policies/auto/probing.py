@@ -10,6 +10,7 @@ from wager.policies.auto.exploration import PLAIN_BURST
 from wager.policies.auto.readers import Reading
 from wager.policies.auto.verify import OFF_STEP, bucket
 
+NEARLY = 0.8  # of plain decoding's goodput that a draft is expected to have, if it is tried where others are known
 RAREST = 4.0  # times the usual interval, at most, between two probes
 
 
@@ -119,8 +120,9 @@ class Probing(Reading):
         interval, batch, lags = self.config.probe_interval, context.batch, context.lag
         if self.exploration.rounds_since_draft < self.config.short_memory:
             return interval
-        if 0.0 < self.latency.batches.drafted(batch) < self.config.repeats:  # too few to leave drafting for long
-            return int(self.config.short_memory)
+        few, batches = self.config.repeats, self.latency.batches
+        if 0.0 < batches.drafted(batch) < few and not batches.drafted_nearby(batch, few - 1):
+            return int(self.config.short_memory)  # too few to leave drafting for long
         plain, least, pays = seconds[1], inf, False
         for _, drafter, arms, _, line in self._plans.get(bucket(batch)) or self._plan(batch):
             late = self.latency.drafts.catch_up(drafter, lags.get(drafter, 0) * batch, plain)
@@ -137,6 +139,8 @@ class Probing(Reading):
         chosen = best
         if trials.due(size):
             goodput = [e[1] / e[2] if e else 0.0 for e in (none, draft, None)]
+            if self.latency.batches.drafted_nearby(batch, self.config.repeats - 1) and goodput[1] < NEARLY * goodput[0]:
+                goodput[1] = 0.0  # what drafts take at other loads tells enough
             chosen = none if trials.choose(size, (*values, -inf), goodput)[0] == OFF_STEP else draft
         if none is not None and draft is not None:
             chosen = none if trials.plain_due(size, self._plain_loss(draft, batch), chosen=chosen is none) else chosen

@@ -306,9 +306,9 @@ class BatchLatency(Learner):
         """Most draft tokens a request of steps at about this batch size; infinite where there was none."""
         return self._longest.get(bucket(count), inf)
 
-    def drafted_nearby(self, count: int) -> bool:
-        """Whether such steps were learned from at up to about half or twice this batch size."""
-        return any(map(self.drafted, (count, count // 2, 2 * count)))
+    def drafted_nearby(self, count: int, least: float = 0.0) -> bool:
+        """Whether more than so many such steps were learned from at up to about half or twice this batch size."""
+        return any(self.drafted(size) > least for size in (count, count // 2, 2 * count))
 
     def learn(self, count: int, drafted: int, full: int, seconds: float) -> bool:
         """One step more, of so many draft tokens of at most ``full``; true if the estimates have changed."""
