@@ -81,7 +81,7 @@ def test_a_step_goes_on_without_drafts_after_an_arm_that_is_not_there(
     said_once(caplog, "choose", "policy Astray chose ")
 
 
-@pytest.mark.parametrize("instead", [(2, 3), (0, 99), (0, -1)], ids=str)
+@pytest.mark.parametrize("instead", [(2, 3), (0, 99), (0, -1), (-1, 3), (-7, 0), (0, 2.5)], ids=str)
 def test_requests_go_on_without_drafts_after_a_choice_that_cannot_be(
     instead: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

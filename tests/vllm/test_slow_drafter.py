@@ -1,12 +1,16 @@
 """`auto` beside a draft model on a server: a whole model, a token of which takes longer than a step without drafts."""
 
+import itertools
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from wager.core import OFF, Arm
 from wager.policies import build
+from wager.policies.auto.config import AutoConfig
+from wager.policies.auto.exploration import Exploration
 from wager.policies.steps import Step, StepRounds
 from wager.vllm.lengths import Lengths
 
@@ -113,6 +117,24 @@ def test_nothing_is_tried_again_and_again_where_nothing_can_be_learned(joins: fl
         engine.run(600, 8, POOR, joins)
         engine.run(1000, 8, POOR, joins)
         assert sum(batch == 7 for batch, _ in engine.drafted) <= 8
+
+
+def test_probes_in_vain_at_one_load_delay_none_at_another() -> None:
+    """The bug: one count for all loads; after many steps at 8 requests none was probed at 32 for thousands of steps."""
+    exploration = Exploration(("draft",), np.random.default_rng(0), AutoConfig())
+    exploration.interval, due = 200, []
+    for since in range(1, 8000):
+        exploration.rounds_since_draft = since
+        if exploration.probe_due(3):
+            due.append(since)
+    assert due[:4] == [200, 201, 202, 203]
+    later = [after - before for before, after in itertools.pairwise(due[3:])]
+    assert later == sorted(later)
+    assert later[-1] >= 8 * 200
+    assert exploration.probe_due(6)
+    exploration.drafted(False, 3)
+    exploration.rounds_since_draft = 200
+    assert exploration.probe_due(3)
 
 
 @pytest.mark.parametrize("early", [0.0, 1.0])

@@ -78,7 +78,8 @@ def tracked(what: str, items: Iterable[Any], total: int) -> Iterator[Any]:
 def wide(width: int) -> Console:
     """Standard output; a pipe, which has no width of its own, gets this one unless COLUMNS says another."""
     console = Console()
-    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():
+    columns = os.environ.get("COLUMNS", "")
+    if not console.is_terminal and not (columns.isdecimal() and int(columns)):
         console.width = width
     return console
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wager.core import Arm, Context
 from wager.core.batch import Batch, Choices
 
@@ -46,7 +48,9 @@ def check_choices(policy: Policy, choices: Choices, batch: Batch) -> None:
     """Refuse drafters and lengths that are not one each for every request, or that no drafter has."""
     requests, longest, drafters = len(batch.slots), batch.confidence.shape[2], len(policy.drafters)
     drafter, length = choices.drafter, choices.length
-    fits = drafter.shape == length.shape == (requests,)
-    if not fits or not ((drafter < drafters) & (length >= 0) & (length <= longest)).all():
-        there = f"there are {requests} requests, {drafters} drafters and drafts of 0 to {longest} tokens"
-        raise ValueError(f"policy {type(policy).__name__} chose drafters {drafter} and lengths {length}; {there}")
+    arrays = all(isinstance(one, np.ndarray) and one.dtype.kind in "iu" for one in (drafter, length))
+    fits = arrays and drafter.shape == length.shape == (requests,)
+    there = fits and ((drafter >= -1) & (drafter < drafters) & (length >= 0) & (length <= longest)).all()
+    if not there or not ((drafter >= 0) | (length == 0)).all():
+        said = f"there are {requests} requests, {drafters} drafters and drafts of 0 to {longest} tokens"
+        raise ValueError(f"policy {type(policy).__name__} chose drafters {drafter} and lengths {length}; {said}")

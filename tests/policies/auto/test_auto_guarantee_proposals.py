@@ -103,3 +103,23 @@ def test_a_request_of_a_server_does_not_spend_what_another_has_gained() -> None:
     assert bound.balance > gained
     choose(1, fresh=False)  # it had begun beside the first, which is over
     assert bound.balance < 5.0
+
+
+def test_a_slot_that_was_given_to_another_request_beside_others_has_gained_nothing() -> None:
+    """The bug: whose ledger it is was looked at only where one request decodes; the slot was another's by then."""
+    policy = Auto((OFF, *(Arm("hinted", n) for n in range(1, 5))))
+
+    def choose(slots: list[int], fresh: list[bool]) -> None:
+        count = len(slots)
+        size, sure = np.full((1, count), 4), np.full((1, count, 4), np.nan)
+        batch = Batch(np.array(slots), np.array(fresh), np.full((1, count), 3), size, sure, np.full(count, 4))
+        chosen = policy.choose_batch(batch)
+        drafted = np.maximum(chosen.length, 0)
+        policy.observe_batch(BatchRound(batch, chosen.drafter, drafted, drafted + 1, size, PLAIN))
+
+    for number in range(40):
+        choose([0], [not number])
+    assert policy.exploration.bound.balance > 20.0
+    choose([0, 1], [True, True])
+    choose([0], [False])
+    assert policy.exploration.bound.balance < 5.0

@@ -33,6 +33,7 @@ class BatchChooser(Learner):
     def choose(self, batch: Batch) -> Choices:
         """Drafter and length per request: the tokens whose probability exceeds what their seconds are worth."""
         drafters, count, longest = batch.confidence.shape
+        self.exploration.bound.leave()
         base, token, ragged = self.latency.batches.at(count)
         rate = self.latency.rates.at(count, count / base)
         room = int(np.minimum.reduce(batch.limit))

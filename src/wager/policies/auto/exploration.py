@@ -10,6 +10,7 @@ from wager.policies.auto.guarantee import LossBound
 from wager.policies.auto.verify import OFF_STEP, RAGGED, UNIFORM
 from wager.policies.base import Learner
 
+MOST_VAIN = 16  # times the usual interval between two probes, where none is observed
 PLAIN_BURST = 4  # steps of a batch in a row without drafts that are played to time them
 
 
@@ -138,7 +139,8 @@ class Exploration(Learner):
         self.trials = StepTrials(rng, config)
         self.rounds_since_draft = 0
         self.interval = config.probe_interval  # rounds without drafts until one is made, to learn of a change
-        self.unseen = 0  # probes of a batch of which no round was observed
+        # bucket of batch sizes -> probes of which no round was observed, and the rounds without drafts before the last
+        self._vain: dict[int, tuple[int, int]] = {}
         self.bound = LossBound(config)
         self.last_drafter, self.rounds_stayed = "", 0  # the last one without hints, and for how many rounds it was run
         self.expected_stay = config.round_memory  # rounds such a drafter is run: catching up is spread over them
@@ -156,17 +158,22 @@ class Exploration(Learner):
         self.proposed_gain += (gain - self.proposed_gain) / self.config.short_memory
         self.usual_gain += (gain - self.usual_gain) / self.config.round_memory
 
-    def probe_due(self, *, batch: bool) -> bool:
-        """Whether something is to be drafted to learn of it. In a batch that is as short-lived as its drafts, others
-        joining in the step that verifies them, nothing is learned: it is tried ever more rarely."""
-        vain = max(0, self.unseen - self.config.repeats)
-        due = self.rounds_since_draft >= self.interval * (1 + vain)
-        self.unseen += due and batch
+    def probe_due(self, size: int) -> bool:
+        """Whether something is to be drafted to learn of it, by the bucket of the batch's size. Where a batch lasts
+        for one step, others joining in the one that verifies its drafts, nothing is learned: it is tried ever more
+        rarely."""
+        since, (vain, last) = self.rounds_since_draft, self._vain.get(size, (0, 0))
+        last = last if last <= since else 0
+        often = since >= self.interval
+        rest = max(1, self.interval) * min(MOST_VAIN, 2 ** max(0, vain - self.config.repeats))
+        due = often and (vain <= self.config.repeats or since >= last + rest)
+        if due and size > 1:
+            self._vain[size] = vain + 1, since
         return due
 
-    def drafted(self, again: bool) -> None:
+    def drafted(self, again: bool, size: int) -> None:
         """Something was drafted; a probe is repeated if it is to be made again."""
-        self.unseen = 0
+        self._vain.pop(size, None)
         probe = self.rounds_since_draft >= self.interval
         self.rounds_since_draft = self.rounds_since_draft + 1 if probe and again else 0
 

@@ -8,6 +8,8 @@ and with the most seconds that it can take. docs/auto.md has the proof, and what
 from wager.policies.auto.config import AutoConfig
 from wager.policies.base import Learner
 
+NOBODY = -1  # in place of a slot
+
 
 class LossBound(Learner):
     """What this text has gained and lost so far, in tokens of plain decoding."""
@@ -16,12 +18,12 @@ class LossBound(Learner):
         *("balance", "config", "excess", "kept", "latest", "proposing_cost"),
         *("slot", "slower", "timed", "tokens", "unobserved", "waits"),
     )
-    learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "proposing_cost", "latest", "slot")
+    learned = ("tokens", "balance", "excess", "slower", "waits", "timed", "proposing_cost", "latest")
 
     def __init__(self, config: AutoConfig) -> None:
         self.config = config
         self.proposing_cost = self.latest = 0.0  # plain tokens' time that proposals take, and that the latest took
-        self.slot = -1  # of the request that the text is of, where a server has several
+        self.slot = NOBODY  # of the request that the text is of, where a server has several
         self.begin()
 
     def begin(self) -> None:
@@ -40,6 +42,10 @@ class LossBound(Learner):
         if slot != self.slot:
             self.slot = slot
             self.begin()
+
+    def leave(self) -> None:
+        """Several requests decode: whoever is left alone of them has gained nothing yet."""
+        self.slot = NOBODY
 
     @property
     def standing(self) -> float:

@@ -129,7 +129,7 @@ class Auto(Probing):
             exploration.rounds_since_draft, probing = self.config.probe_interval, True
             self._awaiting = self.config.repeats
         else:
-            probing = not self._awaiting and exploration.probe_due(batch=batch > 1)
+            probing = not self._awaiting and exploration.probe_due(bucket(batch))
             self._awaiting = max(0, self._awaiting - 1)
         none: Estimate | None = (OFF, 1.0, plain) if table.off else None
         off = 1.0 - rate * plain if none and not probing else -inf
@@ -267,9 +267,9 @@ class Auto(Probing):
         elif unhinted:  # as long as it goes better than usual
             usual, tried = self.positional.of(key, length).rate, round.own + round.rejected
             chance = sqrt(tried * usual * (1.0 - usual)) if batch > 1 else 0.0  # a batch has both at once
-            exploration.drafted(round.own > usual * tried + chance)
+            exploration.drafted(round.own > usual * tried + chance, bucket(batch))
         else:  # acceptance is known anyway: until its latency is believed
-            exploration.drafted(self.latency.verify.doubted(drafted + 1))
+            exploration.drafted(self.latency.verify.doubted(drafted + 1), bucket(batch))
         exploration.follow(arm.drafter if unhinted else "")
         if batch > 1 and round.verify_seconds > 1e-9:
             # by what was played: a drafter may have had less to propose than it was allowed
