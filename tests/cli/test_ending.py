@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
 import pytest
 from commands import Done, Wager, one_sentence
@@ -60,9 +61,12 @@ def test_ctrl_c_is_said_and_ends_with_130(cli: Wager, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_ends_a_simulation_within_a_second_or_so(jobs: str) -> None:
     words = ("lab", "simulate", "--tokens", "30000", "--runs", "2000", "--jobs", jobs)
-    with subprocess.Popen(
-        [*WAGER, *words], env=HERE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as under_way:
+
+    def hearing() -> None:  # what runs in the background of a shell is started deaf to it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    how: Any = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True, "preexec_fn": hearing}
+    with subprocess.Popen([*WAGER, *words], env=HERE, **how) as under_way:
         assert under_way.stderr is not None
         assert under_way.stderr.readline().startswith("simulating: runs: 1 of ")
         began = monotonic()
