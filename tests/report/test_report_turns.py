@@ -13,7 +13,9 @@ from wager.report.page import figures, render
 from wager.report.read import read
 from wager.report.scales import TIMES
 
-MADE = sorted(path for path in RESULTS.glob("serving-*.json") if json.loads(path.read_text()).get("kind") == "turns")
+# Those with draft models have rows of stock vLLM, which the reference below does not know.
+FILES = sorted(path for path in RESULTS.glob("serving-*.json") if "draft-models" not in path.stem)
+MADE = [path for path in FILES if json.loads(path.read_text()).get("kind") == "turns"]
 NAMES = {"none": "no speculation", "adaptive": "vLLM's adaptive"}
 
 

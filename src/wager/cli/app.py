@@ -9,7 +9,13 @@ from typer.core import TyperGroup
 
 import wager
 from wager.cli.parameters import option
-from wager.core.require import nearest
+
+
+def nearest(wrong: str, known: Any) -> str:
+    """As in wager.core, which help and the version do without."""
+    from wager.core.require import nearest as guess
+
+    return guess(wrong, known)
 
 
 class Entry(NamedTuple):

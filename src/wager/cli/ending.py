@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 
-from wager.core.require import nearest
-
 # What typer raises for every misuse of options and arguments; it has no public name.
 USAGE: type[Any] = typer.BadParameter.__bases__[0]
 FULL = (errno.ENOSPC, errno.EFBIG)  # where a file, perhaps standard output, takes no more
@@ -17,6 +15,8 @@ FULL = (errno.ENOSPC, errno.EFBIG)  # where a file, perhaps standard output, tak
 
 def usage(error: Any) -> str:
     """A misuse of options or arguments in one sentence."""
+    from wager.core.require import nearest  # --help needs none of it
+
     context = error.ctx
     see = f"; see {context.command_path} --help" if context is not None else ""
     if context is not None and hasattr(error, "possibilities"):  # it does not exist
